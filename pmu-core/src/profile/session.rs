@@ -313,8 +313,11 @@ impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
     pub fn stop(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
         let not_started = InterfaceError::NotStarted(source);
         if self.is_added(source) {
-            let event = self.event(source).filter(|_| self.is_running(source));
-            return self.close_added(event.ok_or(not_started)?, source);
+            let event = self.event(source).ok_or(not_started)?;
+            let runs = self.is_running(source);
+            // Also an event whose counter has faulted: nothing else is to start it again.
+            self.close_added(event, source)?;
+            return if runs { Ok(()) } else { Err(not_started) };
         }
         if source != KProfileSource::TIME {
             let row = self.row(source).ok_or(not_started)?;

@@ -168,6 +168,8 @@ pub(super) struct ProcessorMemory<K: Kernel, const E: usize> {
     pub(super) watchdog: Watchdog,
     /// The processor has a session.
     pub(super) is_up: AtomicBool,
+    /// The lists of started profiles do not tell yet what runs there.
+    pub(super) is_unlisted: AtomicBool,
     /// A request came while the session was in use: whoever uses the session serves the request afterwards.
     pub(super) is_asked: AtomicBool,
     /// Time for which the timer of the clocks is set; 0: none.
@@ -182,6 +184,7 @@ impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
             facilities: Facilities::NEW,
             watchdog: Watchdog::new(),
             is_up: AtomicBool::new(false),
+            is_unlisted: AtomicBool::new(false),
             is_asked: AtomicBool::new(false),
             clock_timer: AtomicU64::new(0),
         }

@@ -56,7 +56,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`Interface`](PmuError::Interface): the call could not take ownership of the counters. In an emulator, CPUID
     ///   may declare counters that do not respond. The error is then
     ///   [`Unresponsive`](pmu_core::error::CounterError::Unresponsive).
-    /// - [`Profile`](PmuError::Profile): the processor is up, but a started profile does not run on it.
+    /// - [`Profile`](PmuError::Profile): the processor is up, but a started profile does not run on it. The kernel
+    ///   calls [`processor_resumed`](Self::processor_resumed), which starts the profiles that do not run.
     pub fn processor_up(
         &'static self,
         this_processor: &ProcessorOf<K>,
@@ -83,12 +84,13 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 )?;
                 let (unit, counters) = (machine.unit_of(this_processor), session.counters().usable);
                 *slot = Some(LocalState { session, unit, is_suspended: false });
+                of.is_unlisted.store(true, Relaxed);
                 of.is_up.store(true, Relaxed);
-                Ok((number(index), counters))
+                Ok((index, counters))
             })?
         })?;
         // Not pinned: this may wait for a task that is changing profiles.
-        self.change(|profiles, hardware| profiles.try_restart_processor(this, hardware))?;
+        self.update_lists(this)?;
         Ok(counters)
     }
 
@@ -108,22 +110,42 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///   the kernel may call this again.
     /// - [`Profile`](PmuError::Profile): the processor is down, but the lists of started profiles were not updated.
     ///   [`ProfileObject::runs_on`](pmu_kprofile::ProfileObject::runs_on) may still return `true` for this processor.
+    ///   The kernel may call this again, to update the lists.
     pub fn processor_down(&'static self) -> Result<(), PmuError> {
         let this = K::pinned(|| {
             let index = K::this_processor();
+            let of = self.processors.get(index).ok_or(PmuError::NotUp)?;
             self.session_slot(|slot| {
+                let Some(local) = slot else {
+                    // After an error of the profiles, only the lists are left to do.
+                    return of.is_unlisted.load(Relaxed).then_some(index).ok_or(PmuError::NotUp);
+                };
                 // If this fails, the session stays, because its counters may still run.
-                slot.as_mut().ok_or(PmuError::NotUp)?.session.shut_down()?;
+                local.session.shut_down()?;
                 *slot = None;
-                if let Some(of) = self.processors.get(index) {
-                    of.watchdog.unwatch();
-                    of.is_up.store(false, Relaxed);
-                }
-                Ok::<_, PmuError>(number(index))
+                of.watchdog.unwatch();
+                of.is_unlisted.store(true, Relaxed);
+                of.is_up.store(false, Relaxed);
+                Ok(index)
             })?
         })?;
         // The processor is inactive by now, so this only records that no source runs on it.
-        self.change(|profiles, hardware| profiles.try_restart_processor(this, hardware))
+        self.update_lists(this)
+    }
+
+    /// Starts the sources of all started profiles on a processor that came up, or records that no source runs any more
+    /// on one that went down.
+    fn update_lists(&'static self, index: usize) -> Result<(), PmuError> {
+        self.change(|profiles, hardware| {
+            profiles.try_restart_processor(number(index), hardware).map(|()| self.listed(index))
+        })
+    }
+
+    /// Notes that the lists of started profiles tell what runs on a processor.
+    fn listed(&self, index: usize) {
+        if let Some(of) = self.processors.get(index) {
+            of.is_unlisted.store(false, Relaxed);
+        }
     }
 
     /// Stops the executing processor's counters before a suspend, and keeps the counts in memory. The registers may
@@ -195,36 +217,24 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
     /// - [`Interface`](PmuError::Interface), [`Profile`](PmuError::Profile), [`Counters`](PmuError::Counters): accesses
-    ///   to a counter's register failed, so some profiles or events, or the watchdog, do not run on the processor. A
-    ///   second call of this function starts the profiles and the watchdog. The kernel itself must restart each of its
-    ///   events with an [`event_status`](pmu_core::CounterSession::event_status) of
-    ///   [`Error`](pmu_core::EventStatus::Error).
-    ///
-    /// # Limitations
-    /// If a register fails in the resume, a second call starts profiles and the watchdog again, but not the kernel's
-    /// own events.
+    ///   to a counter's register failed, so some profiles or events, or the watchdog, do not run on the processor. The
+    ///   kernel may call this again: then all run whose registers answer, without the counts since their last
+    ///   interrupts.
     pub fn processor_resumed(&'static self) -> Result<CounterSet, PmuError> {
-        let (this, resumed, watched) = K::pinned(|| {
-            let index = K::this_processor();
-            let of = self.processors.get(index);
+        let (this, resumed, restarted) = K::pinned(|| {
             self.session_slot(|slot| {
                 let local = slot.as_mut().ok_or(PmuError::NotUp)?;
                 local.is_suspended = false;
                 let resumed = local.session.resume(K::now(), |_| ());
-                let watched = of.map_or(Ok(()), |of| {
-                    let Some(event) = of.watched(local) else { return Ok(()) };
-                    let counters = local.session.counters_mut();
-                    // The tick has yet to come.
-                    of.watchdog.touch();
-                    if counters.counter_of(event).is_some() {
-                        return Ok(());
-                    }
-                    counters.start(event, K::now()).map_err(CounterError::from)
-                });
-                Ok::<_, PmuError>((number(index), resumed, watched))
+                // The tick has yet to come.
+                self.touch();
+                let restarted = local.session.counters_mut().restart_faulted(K::now());
+                Ok::<_, PmuError>((number(K::this_processor()), resumed, restarted))
             })?
         })?;
-        let profiles = self.change(|profiles, _| {
+        let of = self.processors.get(this.index());
+        let is_unlisted = of.is_some_and(|of| of.is_unlisted.load(Relaxed));
+        let profiles = self.change(|profiles, hardware| {
             // With the session in use, no source stops in between.
             let started = self.with_local(|local| {
                 let mut outcome = Ok(());
@@ -235,11 +245,18 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 }
                 outcome.map_err(|error| ProfileError::Hardware { processor: this, error })
             });
-            started.unwrap_or(Ok(())) // The error of the session is that of the next call.
+            // The error of the session is that of the next call.
+            let started = started.unwrap_or(Ok(()));
+            if is_unlisted {
+                // What did not start as the processor came up.
+                let missing = profiles.try_update_processors(hardware);
+                return started.and(missing.map(|()| self.listed(this.index())));
+            }
+            started
         });
         // Only now: a register that fails must not keep profiles and the watchdog from going on.
         let lost = resumed?;
-        watched?;
+        restarted?;
         profiles.map(|()| lost)
     }
 
@@ -325,13 +342,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///   not run.
     /// - [`Interface`](PmuError::Interface): accesses to registers failed, before `guest`, which was not run, or after
     ///   it. In the latter case all other counters are programmed again, and what was on the counters that did not
-    ///   answer no longer runs. The kernel calls [`processor_resumed`](Self::processor_resumed), which starts profiles
-    ///   and the watchdog again, and starts its own events whose
-    ///   [`event_status`](pmu_core::CounterSession::event_status) is an error.
-    ///
-    /// # Limitations
-    /// If a register fails at the end, a call of [`processor_resumed`](Self::processor_resumed) starts profiles and the
-    /// watchdog again. The kernel starts its own events again.
+    ///   answer no longer runs. The kernel calls [`processor_resumed`](Self::processor_resumed), until that succeeds.
     pub fn lend(
         &'static self,
         sampled: impl FnMut(PmuSample<'_, K>),

@@ -89,6 +89,8 @@ pub(crate) struct Machine {
     pmu: OnceCell<&'static TestPmu>,
     /// Interrupts to other processors do not arrive.
     pub(crate) is_deaf: Cell<bool>,
+    /// A handler of the kernel is under way.
+    pub(crate) is_in_interrupt: Cell<bool>,
     /// Sampled ops interrupt by a vector.
     pub(crate) by_vector: Cell<bool>,
     /// Processors 0 and 1 share a core with the erratum of memory events.
@@ -180,6 +182,7 @@ impl Machine {
             moves_to: Cell::new(None),
             pmu: OnceCell::new(),
             is_deaf: Cell::new(false),
+            is_in_interrupt: Cell::new(false),
             by_vector: Cell::new(false),
             has_erratum: Cell::new(false),
             takes: Cell::new(CounterSet::ALL),
@@ -347,6 +350,10 @@ unsafe impl Kernel for World {
         } else {
             mock().unmask_performance_interrupt();
         }
+    }
+
+    fn in_interrupt() -> bool {
+        machine().is_in_interrupt.get()
     }
 
     fn interrupt(processor: usize) {

@@ -33,8 +33,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     ///
     /// The call does not start events that were not running, or counters that were [saved](Self::save). Events can use
     /// faulted counters again, but the events that were on these counters do not run. A
-    /// [rotating](crate::Event::rotating) event waits for its turn. A non-rotating event has to be started again, with
-    /// its group.
+    /// [rotating](crate::Event::rotating) event waits for its turn. A non-rotating event is started again by
+    /// [`restart_faulted`](Self::restart_faulted).
     ///
     /// ```
     /// # use pmu_core::{CounterSession, CounterSet, EventSource, Hardware};

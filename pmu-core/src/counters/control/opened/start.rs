@@ -203,6 +203,53 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         if waits { Ok(()) } else { outcome }
     }
 
+    /// Starts each event again, with its group, that lost its counter to a fault, as after a
+    /// [`reprogram`](Self::reprogram), which frees the faulted counters. Such an event had the status
+    /// [`Error`](crate::EventStatus::Error). Its total lacks what was counted since the counter's last interrupt. If
+    /// there is no room for the event, its status stays. The call may be repeated.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterSession, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
+    /// /// Brings back everything on a processor whose registers lost their contents, or did not answer for a while.
+    /// fn repair<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
+    ///     now: u64,
+    /// ) -> Result<(), CounterError> {
+    ///     counters.reprogram(|_sample| ())?;
+    ///     counters.restart_faulted(now)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Unchanged`](CounterError::Unchanged), [`StateUnknown`](CounterError::StateUnknown): a register still fails.
+    /// The events that it concerns do not run, and all others do.
+    pub fn restart_faulted(&mut self, now: u64) -> Result<(), CounterError> {
+        let mut outcome = Ok(());
+        for (event, entry) in self.table().opened() {
+            if self.check_counter(event, entry).is_ok() {
+                continue;
+            }
+            // The kernel's calls still count the software events of its group. No other event of the group has a
+            // counter.
+            let _ = self.stop_those_here(event, now);
+            let started = self.begin_times(event, now).map_err(|error| error.reason);
+            let started = started.and_then(|first| {
+                self.give_counters(first, now).map_err(|unplaced| {
+                    self.change_group(first, EventState::Counting);
+                    self.settle_software();
+                    unplaced.reason
+                })
+            });
+            if let Err(reason) = started
+                && !reason.is_no_room()
+            {
+                outcome = outcome.and(Err(reason));
+            }
+        }
+        outcome
+    }
+
     /// Detaches an event and its group, of which the start failed. Fails if other events faulted.
     #[inline(never)] // 32 bytes of the Hermit-like glue.
     fn take_off(&self, event: EventId) -> Result<(), CounterError> {
