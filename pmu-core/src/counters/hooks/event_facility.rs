@@ -214,8 +214,11 @@ pub trait EventFacility: Facility + Copy {
         true
     }
 
-    /// Returns what is recorded of the instruction of the sample that is being reported.
-    fn instruction(&self) -> Option<PreciseSample> {
+    /// Returns what is recorded of the instruction of the sample that is being reported: the overflow of a counter, or
+    /// of the counter of a [record](Facility::next_record). One interrupt reports the samples of several counters, also
+    /// of events that are not [precise](crate::Event::precise), for which the result is `None`.
+    fn instruction(&self, counter: CounterId) -> Option<PreciseSample> {
+        let _ = counter;
         None
     }
 
@@ -361,8 +364,8 @@ impl<F: EventFacility> EventFacility for Option<F> {
         self.as_ref().is_none_or(F::is_newest)
     }
 
-    fn instruction(&self) -> Option<PreciseSample> {
-        self.as_ref().and_then(F::instruction)
+    fn instruction(&self, counter: CounterId) -> Option<PreciseSample> {
+        self.as_ref().and_then(|facility| facility.instruction(counter))
     }
 
     #[inline]
@@ -492,8 +495,8 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
     }
 
     #[inline(never)] // 48 bytes of the Hermit-like glue.
-    fn instruction(&self) -> Option<PreciseSample> {
-        self.0.instruction().or_else(|| self.1.instruction())
+    fn instruction(&self, counter: CounterId) -> Option<PreciseSample> {
+        self.0.instruction(counter).or_else(|| self.1.instruction(counter))
     }
 
     #[inline]
