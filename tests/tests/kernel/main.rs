@@ -22,6 +22,7 @@ mod software_random;
 mod suspend;
 mod threads;
 mod top_down;
+mod toy_facility;
 mod toy_hardware;
 mod toy_vendor;
 mod unit_alone;
