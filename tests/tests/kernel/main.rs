@@ -24,6 +24,7 @@ mod threads;
 mod top_down;
 mod toy_facility;
 mod toy_hardware;
+mod toy_latched;
 mod toy_vendor;
 mod unit_alone;
 mod world;

@@ -37,6 +37,12 @@ pub(crate) enum Register {
     Latched(usize),
 }
 
+/// The identification register: the number of a processor's event counters, and whether they latch addresses.
+pub(crate) struct Identification {
+    pub(crate) counters: usize,
+    pub(crate) latches: bool,
+}
+
 /// The counters of one processor, and its interrupt line.
 #[derive(Debug, Default)]
 pub(crate) struct Toy {

@@ -15,9 +15,10 @@ use pmu::core::registers::{
 use pmu::core::{CounterSet, CounterUnit, Event, EventSource, GenericEvent};
 use pmu::{Architecture, Kernel, Pmu, PmuSample, SoftwareEvents};
 
-use crate::toy_facility::AddressLatches;
+use crate::toy_facility::{AddressLatches, LATCHED, LATCHING};
 use crate::toy_hardware::{
-    BRANCHES, COUNTERS, CYCLE_COUNTER, CYCLES, INSTRUCTIONS, NOT_KERNEL, NOT_USER, Register, Toy,
+    BRANCHES, COUNTERS, CYCLE_COUNTER, CYCLES, INSTRUCTIONS, Identification, NOT_KERNEL, NOT_USER,
+    Register, Toy,
 };
 
 // The vendor's crate: registers by numbers of its own, and their translation.
@@ -29,8 +30,6 @@ const CYCLE_COUNT: u32 = 0x40;
 const CONTROL: u32 = 0x50;
 const STATUS: u32 = 0x51;
 const ACKNOWLEDGE: u32 = 0x52;
-pub(crate) const LATCHING: u32 = 0x60;
-pub(crate) const LATCHED: u32 = 0x70;
 const END: u32 = LATCHED + COUNTERS as u32;
 
 // Of an event select, and of the four bits by which a counter of one event is controlled.
@@ -77,12 +76,6 @@ static GLOBAL: GlobalRegisters = unsafe {
 /// In the order of `GenericEvent`.
 static NAMED: [u64; GenericEvent::COUNT] =
     [CYCLES as u64, INSTRUCTIONS as u64, 0, 0, 0, BRANCHES as u64, 0];
-
-/// The identification register: the number of a processor's event counters, and whether they latch addresses.
-pub(crate) struct Identification {
-    counters: usize,
-    pub(crate) latches: bool,
-}
 
 // SAFETY: (1) the backend takes any value of the registers in `BANK` and `FIXED`; (2) the counters are those of the
 // hardware.

@@ -113,7 +113,8 @@ pub trait EventFacility: Facility + Copy {
     const SOFTWARE: bool = false;
 
     /// Returns those of `counters` that can do what an event asks for. Clears the requests in `asked` that this
-    /// facility meets. An event whose requests are not all met cannot be opened.
+    /// facility meets. An event whose requests are not all met cannot be opened. The same is asked each time that a
+    /// thread's event comes to the processor: on failure, it is not counted there.
     ///
     /// # Errors
     /// The reason why the event cannot be opened, if it is known better than that nothing met the request.
@@ -130,13 +131,15 @@ pub trait EventFacility: Facility + Copy {
 
     /// Programs the facility's registers for the events that are on counters now, and clears them elsewhere. Registers
     /// that hold their values already are not written. The counters of the events that changed are stopped, or not
-    /// started yet, during the call.
+    /// started yet, during the call. The first call comes with the first change: until then, registers hold what a
+    /// predecessor left.
     ///
     /// # Errors
     /// Registers did not answer. The session stops the named counters, and calls the method once more.
     fn settle<M: RegisterBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled>;
 
-    /// Notes that the registers lost their values, or that another owner may have changed them.
+    /// Notes that the registers lost their values, or that another owner may have changed them. The events stay on
+    /// their counters, so the facility does not become [idle](Facility::is_idle) by this.
     fn lose(&self);
 
     /// Returns the counters that must not count while the facility is [settled](Self::settle).
