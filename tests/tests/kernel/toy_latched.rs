@@ -169,17 +169,29 @@ fn a_guest_and_a_suspend_find_no_latch_and_leave_none() {
 #[test]
 fn no_event_runs_without_the_latch_that_it_asks_for() {
     let pmu = machine_with(PROCESSORS);
-    let [event, plain] =
-        [precise(BRANCHES, 1), sampled(BRANCHES, 2)].map(|of| pmu.open(&of).unwrap());
+    let events = [precise(BRANCHES, 1), precise(BRANCHES, 2), sampled(BRANCHES, 3)];
+    let [event, other, plain] = events.map(|of| pmu.open(&of).unwrap());
+    let sample = || {
+        let mut samples = execute(&[(BRANCHES, BRANCH)], 10_000);
+        samples.sort_unstable();
+        samples
+    };
     LATCH_FAULTS.set(true);
     assert!(pmu.enable(event).is_err());
-    assert_eq!(execute(&[(BRANCHES, BRANCH)], 10_000), []);
+    assert_eq!(sample(), []);
     LATCH_FAULTS.set(false);
-    pmu.enable(plain).unwrap();
+    for event in [event, other, plain] {
+        pmu.enable(event).unwrap();
+    }
+    assert_eq!(sample(), [(1, BRANCH), (2, BRANCH), (3, PLACE)]);
+    // The register may hold anything: the event that runs is stopped, too.
+    LATCH_FAULTS.set(true);
+    assert!(pmu.disable(other).is_err());
+    assert_eq!(sample(), [(3, PLACE)]);
+    LATCH_FAULTS.set(false);
+    pmu.processor_resumed().unwrap();
     pmu.enable(event).unwrap();
-    let mut samples = execute(&[(BRANCHES, BRANCH)], 10_000);
-    samples.sort_unstable();
-    assert_eq!(samples, [(1, BRANCH), (2, PLACE)]);
+    assert_eq!(sample(), [(1, BRANCH), (3, PLACE)]);
     shut_down(pmu);
 }
 
