@@ -176,10 +176,13 @@ fn no_event_runs_without_the_latch_that_it_asks_for() {
         samples.sort_unstable();
         samples
     };
+    pmu.enable(plain).unwrap();
     LATCH_FAULTS.set(true);
     assert!(pmu.enable(event).is_err());
-    assert_eq!(sample(), []);
+    assert_eq!(sample(), [(3, PLACE)]);
     LATCH_FAULTS.set(false);
+    pmu.disable(plain).unwrap();
+    assert_eq!(latching(), 0);
     for event in [event, other, plain] {
         pmu.enable(event).unwrap();
     }

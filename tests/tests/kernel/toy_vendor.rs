@@ -238,7 +238,10 @@ impl RegisterBackend for Registers {
                 toy().write(Register::EnableSet, Self::bits(value));
             }
             ACKNOWLEDGE => toy().write(Register::OverflowClear, Self::bits(value)),
-            LATCHING if LATCH_FAULTS.get() => return Err(AccessErrorKind::Fault),
+            LATCHING if LATCH_FAULTS.get() => {
+                toy().write(Register::Latching, u64::MAX);
+                return Err(AccessErrorKind::Fault);
+            }
             LATCHING => toy().write(Register::Latching, value),
             _ => return Err(AccessErrorKind::Fault),
         }
@@ -275,7 +278,7 @@ thread_local! {
     static NOW: Cell<u64> = const { Cell::new(0) };
     /// The access at which the interrupt comes, and its frame.
     static INTERRUPTED: Cell<Option<(u32, PlainFrame)>> = const { Cell::new(None) };
-    /// The register `LATCHING` does not answer.
+    /// A write of `LATCHING` faults, and leaves all its bits set.
     pub(crate) static LATCH_FAULTS: Cell<bool> = const { Cell::new(false) };
 }
 
