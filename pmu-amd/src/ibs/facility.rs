@@ -501,7 +501,7 @@ impl EventFacility for Ibs<'_> {
         }
     }
 
-    fn instruction(&self) -> Option<PreciseSample> {
+    fn instruction(&self, _: CounterId) -> Option<PreciseSample> {
         let (kind, _) = self.shown?;
         Some(self.record()?.sample(self.units.get(kind)?))
     }

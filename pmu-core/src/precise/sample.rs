@@ -20,8 +20,8 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PreciseSample {
-    /// Linear address of the sampled instruction, or of the sampled fetch. If the address is `None`, use the RIP of the
-    /// interrupt frame. This RIP is some instructions after the sampled instruction.
+    /// Linear address of the sampled instruction, or of the sampled fetch. If the address is `None`, use the address
+    /// in the interrupt's frame, which is some instructions after the sampled instruction.
     pub address: Option<u64>,
     /// Outcome of the instruction, if it is a branch.
     pub branch: Option<BranchOutcome>,

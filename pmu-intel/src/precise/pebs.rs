@@ -240,7 +240,7 @@ impl EventFacility for Pebs<'_> {
         self.reading.as_ref().is_none_or(|reading| !reading.left && !self.has_more())
     }
 
-    fn instruction(&self) -> Option<PreciseSample> {
+    fn instruction(&self, _: CounterId) -> Option<PreciseSample> {
         let (record, access) = self.reading.as_ref()?.shown()?;
         Some(self.unit.sample(&record, access))
     }

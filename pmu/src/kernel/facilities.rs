@@ -33,7 +33,13 @@ pub type PhysicalAddress = fn(*const (), usize) -> Option<u64>;
 /// | [`TopDownParts`](crate::TopDownParts) | [`Event::part`](pmu_core::Event::part) |
 /// | [`SoftwareEvents`](crate::SoftwareEvents) | nothing; but events can be [software events](pmu_core::Event::software) |
 ///
-/// A pair of two is both.
+/// A pair of two is both. `()` and `SoftwareEvents` are for the processors of each vendor, and the others are x86's.
+///
+/// # For implementers
+/// The type is the memory of one processor, and [`Facility`](Self::Facility) is the value that refers to it. If some
+/// processors lack the hardware, the value is an `Option`, which is `None` there: an event that asks for it is then
+/// refused, and a thread's event waits for another processor. `Processor` is that of the [`Architecture`]; by default,
+/// it is x86's. How the value works is in [`Facility`](pmu_core::facility::Facility) and [`EventFacility`].
 ///
 /// # Context
 /// Any context, including NMI, except for [`detect`](Self::detect).
@@ -52,7 +58,8 @@ pub trait Facilities<Processor = Snapshot>: Sized + Sync + 'static {
     /// # Safety
     /// - A value is for one processor: each call for the value is on this processor, and so is each use of the
     ///   [facility](Self::facility) in a session or in an interrupt handler.
-    /// - The kernel meets the requirements of the types in `Self`: see [`PreciseRecords`](crate::PreciseRecords).
+    /// - The kernel meets the requirements of the types in `Self`, such as those of
+    ///   [`PreciseRecords`](crate::PreciseRecords).
     /// - `physical_address` meets the requirements of [`Kernel::physical_address`](crate::Kernel::physical_address).
     unsafe fn detect<M: RegisterBackend>(
         &'static self,

@@ -24,7 +24,7 @@ impl EventFacility for Recorded {
         Ok(())
     }
     fn lose(&self) {}
-    fn instruction(&self) -> Option<PreciseSample> {
+    fn instruction(&self, _: CounterId) -> Option<PreciseSample> {
         self.0
     }
 }

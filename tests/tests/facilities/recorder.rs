@@ -191,7 +191,7 @@ impl EventFacility for Recorder<'_> {
         Ok(!self.lent.buffer.borrow().is_empty())
     }
 
-    fn instruction(&self) -> Option<PreciseSample> {
+    fn instruction(&self, _: CounterId) -> Option<PreciseSample> {
         let address = Some(0x40_0000 + self.shown?);
         Some(PreciseSample { address, ..PreciseSample::default() })
     }

@@ -119,7 +119,7 @@ fn run(machine: Machine, event: &Event) -> Outcome {
         // The counters' interrupt, or the unit's.
         if mock.interrupts() != before {
             let report = |sample: pmu_core::Sample<'_, (Option<Pebs<'_>>, Option<Ibs<'_>>)>| {
-                let instruction = sample.facility().and_then(|of| of.instruction());
+                let instruction = sample.facility().and_then(|of| of.instruction(sample.counter));
                 assert_eq!(instruction.as_ref(), sample.instruction().as_ref(), "{machine:?}");
                 assert_eq!((sample.event, sample.period), (id, PERIOD), "{machine:?}");
                 let address = instruction.and_then(|found| found.address);

@@ -1,5 +1,6 @@
 //! A processor that is unlike x86: registers that set and clear bits in place of one word, selects whose bits exclude a
-//! privilege, counters of 32 bits beside a cycle counter of 64, and an interrupt line in place of an LVT entry.
+//! privilege, counters of 32 bits beside a cycle counter of 64, and an interrupt line in place of an LVT entry. Each
+//! event counter can latch the address of the instruction at which it overflows.
 
 use core::cell::Cell;
 
@@ -30,6 +31,16 @@ pub(crate) enum Register {
     Count(usize),
     CycleFilter,
     CycleCount,
+    /// A bit per event counter that latches addresses.
+    Latching,
+    /// The address at an event counter's last overflow; 0 while the counter does not latch.
+    Latched(usize),
+}
+
+/// The identification register: the number of a processor's event counters, and whether they latch addresses.
+pub(crate) struct Identification {
+    pub(crate) counters: usize,
+    pub(crate) latches: bool,
 }
 
 /// The counters of one processor, and its interrupt line.
@@ -42,6 +53,10 @@ pub(crate) struct Toy {
     counts: [Cell<u32>; COUNTERS],
     cycle_filter: Cell<u32>,
     cycles: Cell<u64>,
+    latching: Cell<u32>,
+    latched: [Cell<u64>; COUNTERS],
+    /// Address of the instruction that is executed.
+    pub(crate) at: Cell<u64>,
     /// The interrupt controller lets the line's interrupt through.
     pub(crate) is_unmasked: Cell<bool>,
 }
@@ -56,6 +71,8 @@ impl Toy {
             Register::Count(counter) => self.counts[counter].get().into(),
             Register::CycleFilter => self.cycle_filter.get().into(),
             Register::CycleCount => self.cycles.get(),
+            Register::Latching => self.latching.get().into(),
+            Register::Latched(counter) => self.latched[counter].get(),
             _ => panic!("{register:?} is only written"),
         }
     }
@@ -74,6 +91,11 @@ impl Toy {
             Register::Count(counter) => self.counts[counter].set(word),
             Register::CycleFilter => self.cycle_filter.set(word),
             Register::CycleCount => self.cycles.set(value),
+            Register::Latching => {
+                self.latching.set(word);
+                let ending = (0..COUNTERS).filter(|counter| word & 1 << counter == 0);
+                ending.for_each(|counter| self.latched[counter].set(0));
+            }
             _ => panic!("{register:?} is only read"),
         }
     }
@@ -99,6 +121,9 @@ impl Toy {
             let overflowed = overflowed || happened == 1 << 32;
             self.counts[counter].set(count);
             self.overflow.set(self.overflow.get() | u32::from(overflowed) << counter);
+            if overflowed && self.latching.get() & 1 << counter != 0 {
+                self.latched[counter].set(self.at.get());
+            }
         }
         if by_cycles {
             let (count, overflowed) = self.cycles.get().overflowing_add(happened);
@@ -123,10 +148,11 @@ impl Toy {
             cell.set(0);
         }
         self.cycles.set(0);
+        self.write(Register::Latching, 0);
     }
 
-    /// Returns whether nothing counts or interrupts.
+    /// Returns whether nothing counts, interrupts or latches.
     pub(crate) fn is_idle(&self) -> bool {
-        self.enabled.get() == 0 && self.overflow.get() == 0
+        [&self.enabled, &self.overflow, &self.latching].iter().all(|cell| cell.get() == 0)
     }
 }

@@ -13,10 +13,12 @@ use pmu::core::registers::{
     CounterBank, CounterLayout, EventSelect, FixedCounters, GlobalRegisters, SelectLayout,
 };
 use pmu::core::{CounterSet, CounterUnit, Event, EventSource, GenericEvent};
-use pmu::{Architecture, Kernel, Pmu};
+use pmu::{Architecture, Kernel, Pmu, PmuSample, SoftwareEvents};
 
+use crate::toy_facility::{AddressLatches, LATCHED, LATCHING};
 use crate::toy_hardware::{
-    BRANCHES, COUNTERS, CYCLE_COUNTER, CYCLES, INSTRUCTIONS, NOT_KERNEL, NOT_USER, Register, Toy,
+    BRANCHES, COUNTERS, CYCLE_COUNTER, CYCLES, INSTRUCTIONS, Identification, NOT_KERNEL, NOT_USER,
+    Register, Toy,
 };
 
 // The vendor's crate: registers by numbers of its own, and their translation.
@@ -28,6 +30,7 @@ const CYCLE_COUNT: u32 = 0x40;
 const CONTROL: u32 = 0x50;
 const STATUS: u32 = 0x51;
 const ACKNOWLEDGE: u32 = 0x52;
+const END: u32 = LATCHED + COUNTERS as u32;
 
 // Of an event select, and of the four bits by which a counter of one event is controlled.
 const USER: u64 = 1 << 16;
@@ -74,14 +77,11 @@ static GLOBAL: GlobalRegisters = unsafe {
 static NAMED: [u64; GenericEvent::COUNT] =
     [CYCLES as u64, INSTRUCTIONS as u64, 0, 0, 0, BRANCHES as u64, 0];
 
-/// The number of a processor's event counters, from its identification register.
-pub(crate) struct Identification(usize);
-
 // SAFETY: (1) the backend takes any value of the registers in `BANK` and `FIXED`; (2) the counters are those of the
 // hardware.
 unsafe impl CounterLayout for Identification {
     fn counters(&self) -> CounterSet {
-        CounterSet::from_bits((1 << self.0) - 1) | CounterSet::fixed(1)
+        CounterSet::from_bits((1 << self.counters) - 1) | CounterSet::fixed(1)
     }
     fn general(&self) -> (&'static CounterBank, u8) {
         (&BANK, 32)
@@ -133,19 +133,19 @@ unsafe impl EventSource for Board {
     fn facility(&self) {}
 }
 
-enum Toys {}
+pub(crate) enum Toys {}
 
 impl Architecture for Toys {
     type Processor = Identification;
     type Machine = Board;
-    type Facilities = ();
+    type Facilities = (AddressLatches, SoftwareEvents);
     const LEVEL_INTERRUPT: bool = true;
     fn detect(first: &Identification) -> Board {
         Board(ProfileSources::new("Toy", CounterUnit::of(first)))
     }
 }
 
-struct Registers;
+pub(crate) struct Registers;
 
 impl Registers {
     /// Bits per counter in the processor's order, and in the vendor's words.
@@ -207,6 +207,9 @@ impl RegisterBackend for Registers {
             CYCLE_COUNT => Ok(toy().read(Register::CycleCount)),
             CONTROL => Ok(Self::word(toy().read(Register::Enabled))),
             STATUS => Ok(Self::word(toy().read(Register::Overflow))),
+            register @ LATCHED..END => {
+                Ok(toy().read(Register::Latched((register - LATCHED) as usize)))
+            }
             _ => Err(AccessErrorKind::Fault),
         }
     }
@@ -235,6 +238,11 @@ impl RegisterBackend for Registers {
                 toy().write(Register::EnableSet, Self::bits(value));
             }
             ACKNOWLEDGE => toy().write(Register::OverflowClear, Self::bits(value)),
+            LATCHING if LATCH_FAULTS.get() => {
+                toy().write(Register::Latching, u64::MAX);
+                return Err(AccessErrorKind::Fault);
+            }
+            LATCHING => toy().write(Register::Latching, value),
             _ => return Err(AccessErrorKind::Fault),
         }
         Ok(())
@@ -259,24 +267,28 @@ impl RegisterBackend for Registers {
 
 // The kernel, of two processors.
 
-const PROCESSORS: usize = 2;
-/// The instruction of the workload that is profiled.
-const PLACE: u64 = 0x40_1000;
+pub(crate) const PROCESSORS: usize = 2;
+/// Address at which the workload is interrupted.
+pub(crate) const PLACE: u64 = 0x40_1000;
 
 thread_local! {
     static TOYS: Cell<Option<&'static [Toy; PROCESSORS]>> = const { Cell::new(None) };
-    static PMU: Cell<Option<&'static Pmu<ToyKernel, PROCESSORS>>> = const { Cell::new(None) };
+    static PMU: Cell<Option<&'static ToyPmu>> = const { Cell::new(None) };
     static HERE: Cell<usize> = const { Cell::new(0) };
     static NOW: Cell<u64> = const { Cell::new(0) };
     /// The access at which the interrupt comes, and its frame.
     static INTERRUPTED: Cell<Option<(u32, PlainFrame)>> = const { Cell::new(None) };
+    /// A write of `LATCHING` faults, and leaves all its bits set.
+    pub(crate) static LATCH_FAULTS: Cell<bool> = const { Cell::new(false) };
 }
 
-fn toy() -> &'static Toy {
+pub(crate) fn toy() -> &'static Toy {
     &TOYS.get().unwrap()[HERE.get()]
 }
 
-struct ToyKernel;
+pub(crate) struct ToyKernel;
+
+pub(crate) type ToyPmu = Pmu<ToyKernel, PROCESSORS>;
 
 // SAFETY: each test has one thread, and a `Pmu` of its own; processors take turns.
 unsafe impl Kernel for ToyKernel {
@@ -302,23 +314,40 @@ unsafe impl Kernel for ToyKernel {
     }
 }
 
-fn on<R>(processor: usize, act: impl FnOnce() -> R) -> R {
+pub(crate) fn on<R>(processor: usize, act: impl FnOnce() -> R) -> R {
     let before = HERE.replace(processor);
     let result = act();
     HERE.set(before);
     result
 }
 
-/// Returns a machine whose processors are up.
-fn machine() -> &'static Pmu<ToyKernel, PROCESSORS> {
+/// Returns a machine whose processors are up, of which the first ones latch addresses.
+pub(crate) fn machine_with(latching: usize) -> &'static ToyPmu {
     let pmu = Box::leak(Box::new(Pmu::new()));
     TOYS.set(Some(Box::leak(Box::default())));
     PMU.set(Some(pmu));
     for processor in 0..PROCESSORS {
-        let counters = on(processor, || pmu.processor_up(&Identification(COUNTERS))).unwrap();
+        let this = Identification { counters: COUNTERS, latches: processor < latching };
+        let counters = on(processor, || pmu.processor_up(&this)).unwrap();
         assert_eq!(counters.len(), COUNTERS + 1, "{counters:?}");
     }
     pmu
+}
+
+fn machine() -> &'static ToyPmu {
+    machine_with(PROCESSORS)
+}
+
+/// Interrupts as long as the line is active.
+pub(crate) fn interrupt(user: bool, mut sampled: impl FnMut(PmuSample<'_, ToyKernel>)) {
+    let mut interrupts = 0;
+    while toy().is_interrupted() {
+        let frame = PlainFrame::new(PLACE, if user { 0x33 } else { 0x10 }, 0, HERE.get());
+        let interrupted = PMU.get().unwrap().interrupt(&frame, &mut sampled);
+        assert_eq!(interrupted.error, None);
+        interrupts += 1;
+        assert!(interrupts < 3, "the line stays active");
+    }
 }
 
 /// Executes so many branches, each of four instructions and ten cycles. Each overflow interrupts at once; returns the
@@ -330,21 +359,13 @@ fn execute(user: bool, branches: u64) -> Vec<u64> {
         let mut left = each * branches;
         while left != 0 {
             left -= toy().happen(event, user, left);
-            let mut interrupts = 0;
-            while toy().is_interrupted() {
-                let frame = PlainFrame::new(PLACE, if user { 0x33 } else { 0x10 }, 0, HERE.get());
-                let pmu = PMU.get().unwrap();
-                let interrupted = pmu.interrupt(&frame, |event| tags.push(event.tag));
-                assert_eq!(interrupted.error, None);
-                interrupts += 1;
-                assert!(interrupts < 3, "the line stays active");
-            }
+            interrupt(user, |event| tags.push(event.tag));
         }
     }
     tags
 }
 
-fn shut_down(pmu: &'static Pmu<ToyKernel, PROCESSORS>) {
+pub(crate) fn shut_down(pmu: &'static ToyPmu) {
     for processor in 0..PROCESSORS {
         on(processor, || {
             pmu.processor_down().unwrap();

@@ -23,11 +23,12 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// continue.
     ///
     /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
-    /// still comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again.
+    /// still comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again. The
+    /// sample has nothing of the [facilities](crate::EventSource::Facility), which collect in interrupts.
     ///
     /// If any of the events is [precise](crate::Event::precise), the call reports all samples of the processor whose
-    /// records wait, as [`report_samples`](Self::report_samples) does: also those of other events, which `overflowed`
-    /// knows by their tags. All counters of precise events are stopped meanwhile.
+    /// records wait in memory, as [`report_samples`](Self::report_samples) does: also those of other events, which
+    /// `overflowed` knows by their tags. All counters of precise events are stopped meanwhile.
     ///
     /// If `events` contains any event of a [group](Self::open), all events of the group leave their counters.
     /// Events of the group that are not in `events` stop, and stay on this processor. These events wait until the

@@ -10,15 +10,15 @@ use crate::precise::request::{Precision, SampleParts};
 impl Event {
     /// Makes the event precise: the processor itself records each sample, so that the sample has the address of the
     /// instruction that caused the event: [`Sample::address`](crate::Sample::address). Intel's processors write records
-    /// to memory (PEBS).
+    /// to memory (PEBS), AMD's keep them in registers (IBS), and another vendor's facility may do either.
     ///
     /// The event needs a [period](Self::every). The session's event source must have the facility, and the processor
     /// must be able to record the event. Otherwise opening the event fails with
     /// [`NotPrecise`](crate::error::CounterError::NotPrecise). A thread's event is not counted on a core that cannot
     /// record it.
     ///
-    /// The address of a sample tells the privilege level: the upper half of the address space is the kernel's. If an
-    /// event counts only one of the levels, samples at addresses of the other half are dropped. So a kernel whose own
+    /// The address of a record tells the privilege level: the upper half of the address space is the kernel's. If an
+    /// event counts only one of the levels, records at addresses of the other half are dropped. So a kernel whose own
     /// code is in the lower half opens precise events that count all levels.
     ///
     /// A processor may count another event in the event's place, of which it can write records. The event's

@@ -113,7 +113,8 @@ pub trait EventFacility: Facility + Copy {
     const SOFTWARE: bool = false;
 
     /// Returns those of `counters` that can do what an event asks for. Clears the requests in `asked` that this
-    /// facility meets. An event whose requests are not all met cannot be opened.
+    /// facility meets. An event whose requests are not all met cannot be opened. The same is asked each time that a
+    /// thread's event comes to the processor: on failure, it is not counted there.
     ///
     /// # Errors
     /// The reason why the event cannot be opened, if it is known better than that nothing met the request.
@@ -130,13 +131,15 @@ pub trait EventFacility: Facility + Copy {
 
     /// Programs the facility's registers for the events that are on counters now, and clears them elsewhere. Registers
     /// that hold their values already are not written. The counters of the events that changed are stopped, or not
-    /// started yet, during the call.
+    /// started yet, during the call. The first call comes with the first change: until then, registers hold what a
+    /// predecessor left.
     ///
     /// # Errors
     /// Registers did not answer. The session stops the named counters, and calls the method once more.
     fn settle<M: RegisterBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled>;
 
-    /// Notes that the registers lost their values, or that another owner may have changed them.
+    /// Notes that the registers lost their values, or that another owner may have changed them. The events stay on
+    /// their counters, so the facility does not become [idle](Facility::is_idle) by this.
     fn lose(&self);
 
     /// Returns the counters that must not count while the facility is [settled](Self::settle).
@@ -214,8 +217,11 @@ pub trait EventFacility: Facility + Copy {
         true
     }
 
-    /// Returns what is recorded of the instruction of the sample that is being reported.
-    fn instruction(&self) -> Option<PreciseSample> {
+    /// Returns what is recorded of the instruction of the sample that is being reported: the overflow of a counter, or
+    /// of the counter of a [record](Facility::next_record). One interrupt reports the samples of several counters, also
+    /// of events that are not [precise](crate::Event::precise), for which the result is `None`.
+    fn instruction(&self, counter: CounterId) -> Option<PreciseSample> {
+        let _ = counter;
         None
     }
 
@@ -361,8 +367,8 @@ impl<F: EventFacility> EventFacility for Option<F> {
         self.as_ref().is_none_or(F::is_newest)
     }
 
-    fn instruction(&self) -> Option<PreciseSample> {
-        self.as_ref().and_then(F::instruction)
+    fn instruction(&self, counter: CounterId) -> Option<PreciseSample> {
+        self.as_ref().and_then(|facility| facility.instruction(counter))
     }
 
     #[inline]
@@ -492,8 +498,8 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
     }
 
     #[inline(never)] // 48 bytes of the Hermit-like glue.
-    fn instruction(&self) -> Option<PreciseSample> {
-        self.0.instruction().or_else(|| self.1.instruction())
+    fn instruction(&self, counter: CounterId) -> Option<PreciseSample> {
+        self.0.instruction(counter).or_else(|| self.1.instruction(counter))
     }
 
     #[inline]

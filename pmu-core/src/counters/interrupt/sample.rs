@@ -119,7 +119,7 @@ impl<F: EventFacility> Sample<'_, F> {
     /// Returns what the processor recorded of the sampled instruction, if the event is
     /// [precise](crate::Event::precise).
     pub fn instruction(&self) -> Option<PreciseSample> {
-        self.facility?.instruction()
+        self.facility?.instruction(self.overflow.counter)
     }
 
     /// Returns the branch records of the sample, with what else is known of them. Returns `None` if the event did not
