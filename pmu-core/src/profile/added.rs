@@ -57,6 +57,11 @@ impl AddedSource {
         &self.event
     }
 
+    /// Returns whether the source's event is a software event, which takes no counter.
+    pub(crate) const fn is_software(&self) -> bool {
+        self.event.software_event().is_some()
+    }
+
     /// Returns the tag of the event that is opened for the source: its address, which no other object has.
     pub(crate) fn tag(&self) -> u64 {
         ptr::from_ref(self).addr() as u64
@@ -261,6 +266,8 @@ impl AddedSources {
     /// # Errors
     /// - [`NoPeriod`](InterfaceError::NoPeriod): the event has no period, or a [frequency](Event::at_frequency).
     /// - [`Interval`](InterfaceError::Interval): the period is outside the [limits](IntervalLimits::EVENTS).
+    /// - [`Counters`](InterfaceError::Counters): the period is too short for the
+    ///   [software event](crate::Event::software), or 2³¹ or more.
     /// - [`Full`](InterfaceError::Full).
     pub fn add_event(&'static self, event: &Event) -> Result<KProfileSource, InterfaceError> {
         let interval = interval_of(event)?;
@@ -302,7 +309,7 @@ impl AddedSources {
         processor: Option<&CounterUnit>,
     ) -> Result<KProfileSource, InterfaceError> {
         let interval = interval_of(event)?;
-        if let Some(processor) = processor {
+        if let Some(processor) = processor.filter(|_| event.software_event().is_none()) {
             let counters = processor.all_counters_of(event).map_err(InterfaceError::Counters)?;
             if counters.is_empty() {
                 return Err(InterfaceError::Counters(CounterError::NoCounterForEvent));
@@ -422,8 +429,8 @@ impl AddedSources {
     ) -> Option<(&AtomicU32, IntervalLimits)> {
         let slot = self.find(source)?;
         let source = slot.source()?;
-        let declared = unit.all_counters_of(&source.event).is_ok_and(|all| !all.is_empty());
-        declared.then(|| (&slot.interval, slot.limits()))
+        let is_declared = || unit.all_counters_of(&source.event).is_ok_and(|all| !all.is_empty());
+        (source.is_software() || is_declared()).then(|| (&slot.interval, slot.limits()))
     }
 
     /// Returns the source that an opened event belongs to.
@@ -456,6 +463,11 @@ impl AddedSources {
 fn interval_of(event: &Event) -> Result<Interval, InterfaceError> {
     let period = event.period().filter(|_| event.frequency().is_none());
     let period = period.ok_or(InterfaceError::NoPeriod)?;
+    if let Some(software) = event.software_event() {
+        let is_legal = (software.min_period()..1 << 31).contains(&period);
+        let refused = InterfaceError::Counters(CounterError::Period(period));
+        return if is_legal { Ok(Interval::stored(period as u32)) } else { Err(refused) };
+    }
     IntervalLimits::EVENTS.check(period).map_err(InterfaceError::Interval)
 }
 

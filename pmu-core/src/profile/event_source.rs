@@ -409,7 +409,10 @@ pub(crate) fn declared_interval<I: EventSource + ?Sized>(
     interface: &I,
     source: KProfileSource,
 ) -> Result<(&AtomicU32, IntervalLimits), InterfaceError> {
-    if interface.profile_sources().answer.excludes(source) {
+    let excludes = interface.profile_sources().answer.excludes(source);
+    // No counter is to answer for a software event.
+    let is_software = || interface.added().event(source).is_some_and(|(of, _)| of.is_software());
+    if excludes && !is_software() {
         return Err(InterfaceError::UnsupportedSource(source));
     }
     let declared = match interface.table().row_by_call(source) {

@@ -142,7 +142,8 @@ impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
                 information.interval = cell.load(Relaxed);
                 information.limits = limits;
             }
-            here.is_some() && !(added.counters() & self.counters().usable).is_empty()
+            here.is_some()
+                && (added.is_software() || !(added.counters() & self.counters().usable).is_empty())
         } else {
             self.supported_row(source).is_ok()
         };
@@ -160,7 +161,10 @@ impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
         if source == KProfileSource::TIME {
             self.has_timer
         } else {
-            self.event(source).is_some_and(|event| self.counters.find(event).is_some())
+            let runs = |event| {
+                self.counters.find(event).is_some() || self.counters.counts_in_software(event)
+            };
+            self.event(source).is_some_and(runs)
         }
     }
 
@@ -242,9 +246,21 @@ impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
     ///   this processor.
     /// - [`Unchanged`](CounterError::Unchanged).
     /// - [`StateUnknown`](CounterError::StateUnknown): the counter could not be stopped again.
+    #[inline]
     pub fn start(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
+        self.start_at(source, 0)
+    }
+
+    /// Starts a source as [`start`](Self::start) does, at the time `now` of the kernel's clock: see
+    /// [`CounterSession::start`]. A source of a clock, which is a [software event](Event::software), needs the time.
+    ///
+    /// # Errors
+    /// - The errors of [`start`](Self::start).
+    /// - [`SoftwareUnsupported`](CounterError::SoftwareUnsupported): the source's event is a software event, and the
+    ///   session counts none.
+    pub fn start_at(&mut self, source: KProfileSource, now: u64) -> Result<(), InterfaceError> {
         if self.is_added(source) {
-            return self.start_added(source);
+            return self.start_added(source, now);
         }
         let row = self.supported_row(source)?;
         if source != KProfileSource::TIME {
@@ -259,10 +275,10 @@ impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
     }
 
     /// Opens the event of an added source and starts it.
-    fn start_added(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
+    fn start_added(&mut self, source: KProfileSource, now: u64) -> Result<(), InterfaceError> {
         self.close_faulted(source)?;
         let opened = self.open_added(source)?;
-        self.counters.start_without_clock(opened).map_err(|error| {
+        self.counters.start_added(opened, now).map_err(|error| {
             // Closing cannot fail: the event is stopped.
             let _ = self.counters.close_without_clock(opened);
             of_source(error, source)

@@ -83,7 +83,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// `sampled` gets the samples of the events that the kernel opened ([`open`](Self::open),
     /// [`thread_event`](Self::thread_event)), and those of the profiles' sources, which [`source_of`](Self::source_of)
-    /// tells. The latter have the tag 0, as events [without a tag](pmu_core::Event::tagged) have.
+    /// tells. The [tags](pmu_core::Event::tagged) of the latter are no tags of the kernel.
     /// [`switch`](Self::switch), [`lend`](Self::lend) and [`processor_suspended`](Self::processor_suspended) do not
     /// report them. For an event with [precise](pmu_core::Event::precise) samples, it is called for each record that
     /// waits in the buffer: [`Sample::instruction`] is the sampled instruction, and the record is in the sample's

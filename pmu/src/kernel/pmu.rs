@@ -49,7 +49,7 @@ use crate::watchdog::Watchdog;
 /// | [`record_branches`](Self::record_branches), [`branch_recorder`](Self::branch_recorder) | the last branches before a moment that the kernel chooses, with [`BranchRecords`](crate::BranchRecords) |
 /// | [`before_idle`](Self::before_idle), [`after_idle`](Self::after_idle) | around the idle loop's wait, with [`BranchRecords`](crate::BranchRecords): Zen 3's branch sampling |
 /// | [`precise_records`](Self::precise_records) | the memory of the executing processor's precise records, with [`PreciseRecords`](crate::PreciseRecords) |
-/// | [`watch`](Self::watch), [`unwatch`](Self::unwatch), [`touch`](Self::touch) | the watchdog of a processor |
+/// | [`watch`](Self::watch), [`watch_by`](Self::watch_by), [`unwatch`](Self::unwatch), [`touch`](Self::touch) | the watchdog of a processor |
 /// | [`with`](Self::with), [`machine`](Self::machine), [`profiles`](Self::profiles), [`hardware`](Self::hardware) | the objects that the `Pmu` combines, for operations that `Pmu` itself does not have, such as [`report_samples`](pmu_core::CounterSession::report_samples) |
 ///
 /// ```

@@ -6,7 +6,7 @@ use pmu_core::error::CounterError;
 use pmu_core::interrupt::EventOverflow;
 use pmu_core::lending::LentCounters;
 use pmu_core::profile::{InterfaceError, Session};
-use pmu_core::{CounterSet, Event, EventSource, GenericEvent};
+use pmu_core::{CounterSet, CounterUnit, Event, EventSource, GenericEvent};
 use pmu_kprofile::ProfileError;
 
 use crate::kernel::architecture::ProcessorOf;
@@ -240,7 +240,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 let mut outcome = Ok(());
                 for source in profiles.try_running_sources(this)? {
                     if !local.session.is_running(source) {
-                        outcome = outcome.and(local.session.start(source));
+                        outcome = outcome.and(local.session.start_at(source, K::now()));
                     }
                 }
                 outcome.map_err(|error| ProfileError::Hardware { processor: this, error })
@@ -248,7 +248,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             // The error of the session is that of the next call.
             let started = started.unwrap_or(Ok(()));
             if is_unlisted {
-                // What did not start as the processor came up.
+                // Some did not start as the processor came up.
                 let missing = profiles.try_update_processors(hardware);
                 return started.and(missing.map(|()| self.listed(this.index())));
             }
@@ -352,7 +352,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             self.with_local(|local| {
                 let mut window = match local.session.lend(K::now(), self.of_kernel(sampled)) {
                     Err(InterfaceError::Counters(CounterError::NotAvailable(_))) => {
+                        // The software events stand still. Without any, there is nothing to stop.
+                        let _ = local.session.suspend(K::now(), |_| ());
                         guest(&mut LentCounters::unowned(CounterSet::NONE, 0));
+                        local.session.resume(K::now(), |_| ())?;
                         return Ok(());
                     }
                     window => window?,
@@ -402,18 +405,41 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`Counters`](PmuError::Counters): the processor has no event that counts cycles, or no free counter for this
     ///   event, or `E` events are open.
     pub fn watch(&'static self, hertz: u64, seconds: u32) -> Result<(), PmuError> {
+        self.watch_with(|unit| {
+            let cycles = Event::generic(GenericEvent::Cycles);
+            let why = || unit.counters_of(&cycles).err();
+            let event = Watchdog::event(unit, hertz, seconds);
+            event.ok_or_else(|| why().unwrap_or(CounterError::NoCounterForEvent))
+        })
+    }
+
+    /// Watches the processor that executes the call, as [`watch`](Self::watch) does, by an event of the kernel's
+    /// choice: for example a raw event on a processor whose cycles these crates do not know. The event's period is
+    /// longer than the timer tick.
+    ///
+    /// # Errors
+    /// - The errors of [`watch`](Self::watch).
+    /// - [`Counters`](PmuError::Counters): the event has no period, or the processor cannot count it. A [software
+    ///   event](Event::software) cannot watch: no call of the kernel counts it on a processor that is stuck.
+    pub fn watch_by(&'static self, event: &Event) -> Result<(), PmuError> {
+        self.watch_with(|_| match (event.period(), event.software_event()) {
+            (Some(_), None) => Ok(*event),
+            (period, _) => Err(CounterError::Period(period.unwrap_or(0))),
+        })
+    }
+
+    fn watch_with(
+        &'static self,
+        event: impl FnOnce(&CounterUnit) -> Result<Event, CounterError>,
+    ) -> Result<(), PmuError> {
         self.unwatch()?;
         K::pinned(|| {
             let Some(of) = self.processors.get(K::this_processor()) else {
                 return Err(PmuError::NotUp);
             };
             self.with_local(|local| {
-                let event = Watchdog::event(&local.unit, hertz, seconds);
+                let event = event(&local.unit)?;
                 let counters = local.session.counters_mut();
-                let cycles = Event::generic(GenericEvent::Cycles);
-                let why = || local.unit.counters_of(&cycles).err();
-                let event =
-                    event.ok_or_else(|| why().unwrap_or(CounterError::NoCounterForEvent))?;
                 let event = event.tagged(of.watchdog_tag()).unlisted();
                 let id = counters.open(&local.unit, &[event]).map_err(CounterError::from)?;
                 // Before the start, so that the first interrupt finds it.

@@ -12,6 +12,7 @@ use pmu_kprofile::{Affinity, BasicProfile, ProfileCallback, ProfileError, Profil
 use crate::kernel::events::PmuEvent;
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, ProcessorMemory};
 use crate::kernel::required::Kernel;
+use crate::kernel::software::check_software;
 use crate::per_processor::Busy;
 
 /// The origin of a profile's interrupts: a profile source of the machine, or an event with a period.
@@ -60,6 +61,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Two profiles of one event, with different periods, can run at the same time. Each profile uses a hardware
     /// counter of its own.
     ///
+    /// A kernel with [`SoftwareEvents`](crate::SoftwareEvents) can profile a [software event](Event::software), too: on
+    /// any processor, also without counters, at the frame that [`happened`](Self::happened) and
+    /// [`clock_interrupt`](Self::clock_interrupt) get.
+    ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
@@ -92,6 +97,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`Interface`](PmuError::Interface): the event has no period, its period is too short or too long for a profile
     ///   source, or the machine lacks the event. The error also occurs if `N` other events are already sources. An
     ///   event that is used with two periods counts as two events.
+    /// - [`Counters`](PmuError::Counters), [`NoClockTimer`](PmuError::NoClockTimer): the kernel cannot count, or not
+    ///   sample, the software event.
     /// - [`NotUp`](PmuError::NotUp): no processor is up.
     /// - [`Create`](PmuError::Create): the machine lacks the source, or the buffer is too small.
     /// - [`Profile`](PmuError::Profile), and `work` was not run: the profile could not start on a processor.
@@ -191,15 +198,18 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     fn claim(&'static self, by: Profiled) -> Result<Claimed, PmuError> {
         match by {
             Profiled::Source(source) => Ok(Claimed { source, of: None }),
-            Profiled::Event(event) => K::pinned(|| {
-                // One task at a time adds sources; the other one runs on another processor.
-                while self.is_adding.swap(true, Acquire) {
-                    core::hint::spin_loop();
-                }
-                let source = self.added.claim(&event, self.machine().map(EventSource::unit));
-                self.is_adding.store(false, Release);
-                Ok(Claimed { source: source?, of: Some(&self.added) })
-            }),
+            Profiled::Event(event) => {
+                check_software::<K>(&event)?;
+                K::pinned(|| {
+                    // One task at a time adds sources; the other one runs on another processor.
+                    while self.is_adding.swap(true, Acquire) {
+                        core::hint::spin_loop();
+                    }
+                    let source = self.added.claim(&event, self.machine().map(EventSource::unit));
+                    self.is_adding.store(false, Release);
+                    Ok(Claimed { source: source?, of: Some(&self.added) })
+                })
+            }
         }
     }
 

@@ -217,7 +217,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> RemoteProcessors
     #[inline(never)] // 656 bytes of the glue, at `opt-level` 3.
     fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError> {
         let served = self.0.with_local(|local| match request {
-            SourceRequest::Start(source) => local.session.start(source),
+            SourceRequest::Start(source) => local.session.start_at(source, K::now()),
             SourceRequest::Stop(source) => local.session.stop(source),
         });
         let this = RemoteProcessors::this_processor(self);

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::access::RegisterBackend;
+use pmu_core::error::CounterError;
 use pmu_core::facility::{EventFacility, SoftwareEvents};
 use pmu_core::frame::InterruptFrame;
 use pmu_core::interrupt::EventOverflow;
@@ -77,7 +78,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         sampled: impl FnMut(PmuSample<'_, K>),
     ) {
         if let Some(of) = self.of_software() {
-            of.events.happened(what, 1, frame.in_user(), of.reporting(sampled));
+            of.events.happened(what, 1, frame.in_user(), self.reporting(of, frame, sampled));
         }
     }
 
@@ -93,7 +94,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ) {
         if let Some(of) = self.of_software() {
             let now = K::now();
-            let left = of.events.sample_clocks(now, frame.in_user(), of.reporting(sampled));
+            let report = self.reporting(of, frame, sampled);
+            let left = of.events.sample_clocks(now, frame.in_user(), report);
             of.set_clock_timer(now, left, true);
         }
     }
@@ -109,11 +111,37 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         }
     }
 
+    /// Returns the report of a software event's overflow, with a sample: to the profiles of its source, or as that of
+    /// an event of the kernel.
+    fn reporting<F: InterruptFrame>(
+        &'static self,
+        of: &'static ProcessorMemory<K, E>,
+        frame: &F,
+        mut sampled: impl FnMut(PmuSample<'_, K>),
+    ) -> impl FnMut(EventOverflow) {
+        move |overflow| {
+            if let Some(source) = self.source_of(&overflow) {
+                self.profiles.interrupt(frame, source);
+            } else {
+                of.events.account_sample(overflow.event, true, K::now);
+            }
+            sampled(Sample::of(overflow, None));
+        }
+    }
+
     #[inline]
     fn of_software(&'static self) -> Option<&'static ProcessorMemory<K, E>> {
         let counts = FacilityOf::<K>::SOFTWARE;
         if counts { self.processors.get(K::this_processor()) } else { None }
     }
+}
+
+/// Checks that a kernel counts an event that is to be profiled, if it is a software event.
+pub(super) fn check_software<K: Kernel>(event: &Event) -> Result<(), PmuError> {
+    if !FacilityOf::<K>::SOFTWARE && event.software_event().is_some() {
+        return Err(CounterError::SoftwareUnsupported.into());
+    }
+    check_clock::<K>(event)
 }
 
 /// Checks that a kernel can sample an event that is a clock.
@@ -125,17 +153,6 @@ pub(super) fn check_clock<K: Kernel>(event: &Event) -> Result<(), PmuError> {
 }
 
 impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
-    /// Returns the report of a software event's overflow, with a sample.
-    fn reporting(
-        &'static self,
-        mut sampled: impl FnMut(PmuSample<'_, K>),
-    ) -> impl FnMut(EventOverflow) {
-        move |overflow| {
-            self.events.account_sample(overflow.event, true, K::now);
-            sampled(Sample::of(overflow, None));
-        }
-    }
-
     /// Sets the timer, unless it is set for this time already.
     fn set_clock_timer(&self, now: u64, left: Option<u64>, was_due: bool) {
         // At least a nanosecond: 0 stands for no time.

@@ -18,6 +18,7 @@ mod sketch_sbi;
 mod software;
 mod software_alone;
 mod software_attack;
+mod software_profiles;
 mod software_random;
 mod suspend;
 mod threads;

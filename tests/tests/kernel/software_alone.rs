@@ -35,8 +35,10 @@ fn nothing_is_accessed(machine: &'static Machine, pmu: &'static TestPmu) {
     fault(pmu);
     machine.now.set(30);
     pmu.tick(|_| ()).unwrap();
-    pmu.lend(|_| (), |_| ()).unwrap();
+    // Clocks stand still meanwhile.
+    pmu.lend(|_| (), |_| machine.now.set(130)).unwrap();
     pmu.processor_suspended(|_| ()).unwrap();
+    machine.now.set(230);
     pmu.processor_resumed().unwrap();
     pmu.disable(own[1]).unwrap();
     pmu.enable(own[1]).unwrap();

@@ -295,8 +295,8 @@ fn a_processor_that_came_up_without_its_profiles_resumes_them() {
     }
 }
 
-/// Called in a handler, which does not change lists: the processor is down, and the same call again, in a task, brings the
-/// lists up to date.
+/// Called in a handler, which cannot change lists: the processor is down, and the same call again, in a task, brings
+/// the lists up to date.
 #[test]
 fn a_processor_that_went_down_without_the_lists_does_so_again() {
     on_each(|machine, pmu, _| {

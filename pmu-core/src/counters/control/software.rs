@@ -17,6 +17,21 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         self
     }
 
+    /// Returns whether the session has software events, and no counters.
+    #[inline(always)]
+    pub(crate) fn has_software_alone(&self) -> bool {
+        S::Facility::SOFTWARE && self.has_table_alone
+    }
+
+    /// Lets software events count again that stood still until `now`.
+    pub(crate) fn continue_software(&self, now: u64) {
+        let paused = self.table().opened().filter(|(_, entry)| {
+            entry.state() == EventState::Waiting && entry.is_without_counter()
+        });
+        paused.for_each(|(_, entry)| entry.skip_time(now));
+        self.settle_software();
+    }
+
     /// Returns whether the kernel's calls count an event.
     #[inline(always)]
     pub(crate) fn is_software(&self, entry: &EventEntry) -> bool {

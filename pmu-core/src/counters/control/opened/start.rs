@@ -96,9 +96,9 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         }
     }
 
-    /// Starts an event that was just opened, and does not rotate, like [`start`](Self::start) at time 0, on less stack.
-    pub(crate) fn start_without_clock(&mut self, event: EventId) -> Result<(), CounterError> {
-        self.begin_time(self.entry(event)?, 0);
+    /// Starts an event that was just opened, and does not rotate, like [`start`](Self::start), on less stack.
+    pub(crate) fn start_added(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
+        self.begin_time(self.entry(event)?, now);
         self.assign(event, Some(0)).map_err(|unplaced| unplaced.reason)
     }
 
