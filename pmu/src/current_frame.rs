@@ -13,8 +13,8 @@ use pmu_core::frame::{PlainFrame, ProcessId};
 /// storage has the handler's frame again.
 ///
 /// ```
-/// use pmu::CurrentFrame;
-/// use pmu::core::frame::PlainFrame;
+/// use pmu::frame::CurrentFrame;
+/// use pmu::frame::PlainFrame;
 /// # struct TrapFrame { rip: u64, cs: u64, rflags: u64 }
 /// # fn processor() -> usize { 0 }
 /// # fn handler_of(_vector: u8) -> fn() { || assert_eq!(interrupted().unwrap().pc, 0x1000) }

@@ -15,26 +15,18 @@ pub mod perf;
 pub mod user;
 mod watchdog;
 
-pub use current_frame::CurrentFrame;
 pub use kernel::architecture::{Architecture, Arm, X86, X86Kernel};
-pub use kernel::branches::BranchRecords;
 pub use kernel::events::PmuEvent;
-pub use kernel::facilities::{CounterReloads, Facilities, PhysicalAddress, X86Facilities};
 pub use kernel::interrupt::{Interrupted, PmuSample};
-pub use kernel::pmu::{Pmu, PmuError, PmuEvents, PmuSession};
-pub use kernel::precise::PreciseRecords;
+pub use kernel::pmu::{Pmu, PmuError};
 pub use kernel::profile::Profiled;
-pub use kernel::reach::PmuHardware;
-pub use kernel::required::{Kernel, KernelHooks};
-pub use kernel::top_down::TopDownParts;
+pub use kernel::required::Kernel;
 pub use machine::Machine;
 pub use pmu_amd as amd;
 pub use pmu_arm as arm;
 /// The crate `pmu-core`. A glob import of this crate would hide the crate `core` by it: import by name.
 pub use pmu_core as core;
 pub use pmu_core::branches::BranchFilter;
-pub use pmu_core::facility::SoftwareEvents;
-pub use pmu_core::frame::{InterruptFrame, PlainFrame};
 pub use pmu_core::precise::{Precision, SampleParts};
 pub use pmu_core::profile::KProfileSource;
 pub use pmu_core::thread::{ThreadEvent, Tick};
@@ -42,6 +34,8 @@ pub use pmu_core::thread::{ThreadEvent, Tick};
 pub use pmu_core::x86::NativeMsr;
 pub use pmu_core::x86::Snapshot;
 pub use pmu_core::{Claim, CounterSet, Event, EventCount, GenericEvent, SoftwareEvent};
+#[cfg(feature = "events")]
+pub use pmu_events as events;
 pub use pmu_intel as intel;
 pub use pmu_kprofile as kprofile;
 pub use watchdog::Watchdog;
@@ -54,8 +48,29 @@ pub mod apic {
     pub use crate::native_apic::{NativeApic, NoApic};
 }
 
-/// A kernel's processors: memory of each, and calls of one by another.
+/// The hardware beside the counters that a kernel's events may ask for.
+pub mod facilities {
+    pub use pmu_core::facility::SoftwareEvents;
+
+    pub use crate::kernel::branches::BranchRecords;
+    pub use crate::kernel::facilities::{
+        CounterReloads, Facilities, PhysicalAddress, X86Facilities,
+    };
+    pub use crate::kernel::precise::PreciseRecords;
+    pub use crate::kernel::top_down::TopDownParts;
+}
+
+/// The frame of an interrupt, which a kernel's handler passes on.
+pub mod frame {
+    pub use pmu_core::frame::{InterruptFrame, PlainFrame};
+
+    pub use crate::current_frame::CurrentFrame;
+}
+
+/// A kernel's processors: memory of each, the session of each, and calls of one by another.
 pub mod processors {
-    pub use crate::kernel::reach::CrossCalls;
+    pub use crate::kernel::pmu::{PmuEvents, PmuSession};
+    pub use crate::kernel::reach::{CrossCalls, PmuHardware};
+    pub use crate::kernel::required::KernelHooks;
     pub use crate::per_processor::{Busy, OnProcessor, PerProcessor, ProcessorLocal, Processors};
 }

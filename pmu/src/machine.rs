@@ -23,9 +23,9 @@ use pmu_intel::{ArchitecturalPerfmon, Emon};
 /// ```
 /// use pmu::Machine;
 /// use pmu::core::EventSource;
-/// use pmu::core::x86::Snapshot;
+/// use pmu::Snapshot;
 /// use pmu::core::x86::dump::CpuidDump;
-/// use pmu::core::profile::KProfileSource;
+/// use pmu::KProfileSource;
 ///
 /// let dump = CpuidDump::parse(
 ///     "   0x00000000 0x00: eax=0x0000000a ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
@@ -120,9 +120,9 @@ impl Machine {
     /// ```
     /// use pmu::Machine;
     /// use pmu::core::EventSource;
-    /// use pmu::core::x86::Snapshot;
+    /// use pmu::Snapshot;
     /// use pmu::core::x86::dump::CpuidDump;
-    /// use pmu::core::profile::KProfileSource;
+    /// use pmu::KProfileSource;
     ///
     /// let zen_3 = Snapshot::capture(&CpuidDump::parse(
     ///     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
@@ -154,7 +154,7 @@ impl Machine {
     /// ```
     /// use pmu::Machine;
     /// use pmu::core::EventSource;
-    /// use pmu::core::profile::KProfileSource;
+    /// use pmu::KProfileSource;
     /// use pmu::core::windows::{PointerWidth, Rules, WindowsVersion};
     /// # use pmu_virt::{FedEvents, VirtualPmu};
     /// # use pmu_virt::configuration::{Configuration, IntelConfiguration};
@@ -194,7 +194,7 @@ impl Machine {
     /// use pmu::Machine;
     /// use pmu::core::EventSource;
     /// use pmu::core::error::NoInterface;
-    /// use pmu::core::profile::KProfileSource;
+    /// use pmu::KProfileSource;
     /// static TIME_ONLY: Machine = Machine::without_counters(NoInterface::Unresponsive);
     /// assert!(TIME_ONLY.query(KProfileSource::TIME).is_supported());
     /// assert_eq!(TIME_ONLY.unit().why_absent(), Some(NoInterface::Unresponsive));
@@ -306,7 +306,7 @@ impl Machine {
     /// # use pmu::Machine;
     /// # use pmu::core::branches::BranchUnit;
     /// # use pmu::core::access::RegisterBackend;
-    /// # use pmu::core::x86::Snapshot;
+    /// # use pmu::Snapshot;
     /// /// Returns the description of this processor's branch records, if the records can be a call stack.
     /// fn call_stacks(machine: &Machine, this: &Snapshot, msr: &impl RegisterBackend) -> Option<BranchUnit> {
     ///     machine.branches_of(this, msr).ok().filter(|unit| unit.offers().call_stack)
@@ -368,8 +368,8 @@ impl Machine {
     /// processor. The top-down counters divide issue slots into four categories: retiring, bad speculation, front-end
     /// bound and back-end bound. On a hybrid machine, the kernel calls this on each type of core.
     ///
-    /// A kernel with a [`Pmu`](crate::Pmu) chooses [`TopDownParts`](crate::TopDownParts) instead. The event source of
-    /// any other kernel's session has a [`TopDown`](pmu_intel::topdown::TopDown) of the result.
+    /// A kernel with a [`Pmu`](crate::Pmu) chooses [`TopDownParts`](crate::facilities::TopDownParts) instead. The event
+    /// source of any other kernel's session has a [`TopDown`](pmu_intel::topdown::TopDown) of the result.
     ///
     /// # Context
     /// Task.
@@ -387,9 +387,9 @@ impl Machine {
     /// Detects Intel's precise records (PEBS) of the processor that executes the call. `processor` is the snapshot of
     /// that processor.
     ///
-    /// A kernel with a [`Pmu`](crate::Pmu) chooses [`PreciseRecords`](crate::PreciseRecords) instead. Any other kernel
-    /// stores one result per processor, and makes a [`Pebs`](pmu_intel::precise::Pebs) with it. The event source of the
-    /// processor's session has the `Pebs`, and so has the interrupt handler's:
+    /// A kernel with a [`Pmu`](crate::Pmu) chooses [`PreciseRecords`](crate::facilities::PreciseRecords) instead. Any
+    /// other kernel stores one result per processor, and makes a [`Pebs`](pmu_intel::precise::Pebs) with it. The event
+    /// source of the processor's session has the `Pebs`, and so has the interrupt handler's:
     ///
     /// ```
     /// # use pmu::Machine;

@@ -220,7 +220,7 @@ pub(super) type FacilitiesOf<K> = <<K as Kernel>::Architecture as Architecture>:
 pub(super) type FacilityOf<K> = <FacilitiesOf<K> as Facilities<ProcessorOf<K>>>::Facility;
 
 /// Processors of Intel and AMD, and others with their counters. `F` is the hardware beside the counters that the
-/// kernel's events may ask for: `()` for none, [`BranchRecords`](crate::BranchRecords), or a pair such as
+/// kernel's events may ask for: `()` for none, [`BranchRecords`](crate::facilities::BranchRecords), or a pair such as
 /// `(BranchRecords, PreciseRecords<8192>)`. Other hardware is not linked.
 ///
 /// `K` is what the kernel provides for x86 alone, an [`X86Kernel`]; `()` are the defaults.
@@ -273,7 +273,8 @@ impl<F: Facilities<Snapshot>, K: X86Kernel> Architecture for X86<F, K> {
 /// `apic` is called in task context.
 ///
 /// ```
-/// use pmu::{PreciseRecords, X86, X86Kernel};
+/// use pmu::{X86, X86Kernel};
+/// use pmu::facilities::PreciseRecords;
 /// struct MyKernel; // also a `Kernel`, whose `Architecture` this is:
 /// type Processors = X86<PreciseRecords<8192>, MyKernel>;
 /// # use pmu::apic::{ApicRegisters, NativeApic};

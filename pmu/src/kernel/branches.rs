@@ -20,10 +20,10 @@ use crate::per_processor::Busy;
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
 /// # use stand_in::MyKernel as Bare;
 /// # use stand_in::Registers;
-/// use pmu::core::branches::BranchFilter;
-/// use pmu::core::{Event, GenericEvent};
-/// use pmu::core::frame::PlainFrame;
-/// use pmu::{BranchRecords, Interrupted, Kernel, Pmu, PmuError, PmuEvent};
+/// use pmu::{BranchFilter, Event, GenericEvent};
+/// use pmu::frame::PlainFrame;
+/// use pmu::{Interrupted, Kernel, Pmu, PmuError, PmuEvent};
+/// use pmu::facilities::BranchRecords;
 ///
 /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
 ///
@@ -137,8 +137,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::core::branches::BranchFilter;
-    /// use pmu::{Pmu, PmuError};
+    /// use pmu::{BranchFilter, Pmu, PmuError};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///

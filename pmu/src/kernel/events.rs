@@ -49,8 +49,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
     /// use core::cell::Cell;
-    /// use pmu::core::{Event, GenericEvent};
-    /// use pmu::{Pmu, PmuError, PmuEvent};
+    /// use pmu::{Event, GenericEvent, Pmu, PmuError, PmuEvent};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///

@@ -28,10 +28,10 @@ pub type PhysicalAddress = fn(*const (), usize) -> Option<u64>;
 /// |---|---|
 /// | `()` | nothing |
 /// | [`CounterReloads`] | [`Event::reloaded_by`](pmu_core::Event::reloaded_by) |
-/// | [`BranchRecords`](crate::BranchRecords) | [`Event::with_branches`](pmu_core::Event::with_branches) |
-/// | [`PreciseRecords`](crate::PreciseRecords) | [`Event::precise`](pmu_core::Event::precise) |
-/// | [`TopDownParts`](crate::TopDownParts) | [`Event::part`](pmu_core::Event::part) |
-/// | [`SoftwareEvents`](crate::SoftwareEvents) | nothing; but events can be [software events](pmu_core::Event::software) |
+/// | [`BranchRecords`](crate::facilities::BranchRecords) | [`Event::with_branches`](pmu_core::Event::with_branches) |
+/// | [`PreciseRecords`](crate::facilities::PreciseRecords) | [`Event::precise`](pmu_core::Event::precise) |
+/// | [`TopDownParts`](crate::facilities::TopDownParts) | [`Event::part`](pmu_core::Event::part) |
+/// | [`SoftwareEvents`](crate::facilities::SoftwareEvents) | nothing; but events can be [software events](pmu_core::Event::software) |
 ///
 /// A pair of two is both. `()` and `SoftwareEvents` are for the processors of each vendor, and the others are x86's.
 ///
@@ -59,7 +59,7 @@ pub trait Facilities<Processor = Snapshot>: Sized + Sync + 'static {
     /// - A value is for one processor: each call for the value is on this processor, and so is each use of the
     ///   [facility](Self::facility) in a session or in an interrupt handler.
     /// - The kernel meets the requirements of the types in `Self`, such as those of
-    ///   [`PreciseRecords`](crate::PreciseRecords).
+    ///   [`PreciseRecords`](crate::facilities::PreciseRecords).
     /// - `physical_address` meets the requirements of [`Kernel::physical_address`](crate::Kernel::physical_address).
     unsafe fn detect<M: RegisterBackend>(
         &'static self,
@@ -235,8 +235,8 @@ impl<A: X86Facilities, B: X86Facilities> X86Facilities for (A, B) {
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
 /// # use stand_in::MyKernel as Bare;
 /// # use stand_in::Registers;
-/// use pmu::core::{Event, GenericEvent};
-/// use pmu::{CounterReloads, Kernel, Pmu, PmuError, PmuEvent};
+/// use pmu::{Event, GenericEvent, Kernel, Pmu, PmuError, PmuEvent};
+/// use pmu::facilities::CounterReloads;
 ///
 /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
 ///

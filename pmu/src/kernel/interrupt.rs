@@ -50,7 +50,8 @@ impl<K: Kernel, F: InterruptFrame, const P: usize, const E: usize, const N: usiz
     }
 }
 
-/// One sample of a kernel's [`Pmu`]: an overflow, with what the kernel's [`Facilities`](crate::Facilities) recorded.
+/// One sample of a kernel's [`Pmu`]: an overflow, with what the kernel's [`Facilities`](crate::facilities::Facilities)
+/// recorded.
 pub type PmuSample<'s, K> = Sample<'s, FacilityOf<K>>;
 
 /// Result of handling a performance interrupt.
@@ -96,7 +97,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::{Claim, PlainFrame, Pmu};
+    /// use pmu::{Claim, Pmu};
+    /// use pmu::frame::PlainFrame;
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
@@ -172,7 +174,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::{Interrupted, PlainFrame, Pmu};
+    /// use pmu::{Interrupted, Pmu};
+    /// use pmu::frame::PlainFrame;
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
@@ -198,8 +201,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::core::EventCount;
-    /// use pmu::{Interrupted, PlainFrame, Pmu};
+    /// use pmu::{EventCount, Interrupted, Pmu};
+    /// use pmu::frame::PlainFrame;
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
@@ -255,7 +258,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
     /// use pmu::core::EventSource;
-    /// use pmu::{Interrupted, Kernel, PlainFrame, Pmu};
+    /// use pmu::{Interrupted, Kernel, Pmu};
+    /// use pmu::frame::PlainFrame;
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///

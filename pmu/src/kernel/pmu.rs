@@ -38,24 +38,22 @@ use crate::watchdog::Watchdog;
 /// | [`open`](Self::open), [`open_group`](Self::open_group), [`open_member`](Self::open_member); [`start`](Self::start), [`start_group`](Self::start_group); [`enable`](Self::enable), [`disable`](Self::disable), [`read`](Self::read), [`read_group`](Self::read_group), [`reset`](Self::reset), [`set_period`](Self::set_period), [`close`](Self::close), [`close_member`](Self::close_member) | events of a processor |
 /// | [`perf_event`](Self::perf_event) | the event for which attributes of perf stand |
 /// | [`thread_event`](Self::thread_event), [`thread_group`](Self::thread_group), [`thread_member`](Self::thread_member), [`switch`](Self::switch), [`with_thread`](Self::with_thread), [`read_thread`](Self::read_thread) | events of threads |
-/// | [`happened`](Self::happened), [`clock_interrupt`](Self::clock_interrupt) | what software events count, with [`SoftwareEvents`](crate::SoftwareEvents) |
+/// | [`happened`](Self::happened), [`clock_interrupt`](Self::clock_interrupt) | what software events count, with [`SoftwareEvents`](crate::facilities::SoftwareEvents) |
 /// | [`lend`](Self::lend) | the counters in the hands of a guest |
 /// | [`events_of`](Self::events_of) | the events and the memory of a processor, for handlers and for other processors |
 /// | [`count`](Self::count) | counts of events while a function runs |
-/// | [`count_slots`](Self::count_slots) | issue slots of a function, with [`TopDownParts`](crate::TopDownParts) |
-/// | [`top_down`](Self::top_down) | events of the issue slots, for threads and for the processor, with [`TopDownParts`](crate::TopDownParts) |
+/// | [`count_slots`](Self::count_slots) | issue slots of a function, with [`TopDownParts`](crate::facilities::TopDownParts) |
+/// | [`top_down`](Self::top_down) | events of the issue slots, for threads and for the processor, with [`TopDownParts`](crate::facilities::TopDownParts) |
 /// | [`profile`](Self::profile), [`sample`](Self::sample) | where and when an event happens, on every processor |
 /// | [`source`](Self::source) | the source for a profile object that the kernel creates itself |
-/// | [`record_branches`](Self::record_branches), [`branch_recorder`](Self::branch_recorder) | the last branches before a moment that the kernel chooses, with [`BranchRecords`](crate::BranchRecords) |
-/// | [`before_idle`](Self::before_idle), [`after_idle`](Self::after_idle) | around the idle loop's wait, with [`BranchRecords`](crate::BranchRecords): Zen 3's branch sampling |
-/// | [`precise_records`](Self::precise_records) | the memory of the executing processor's precise records, with [`PreciseRecords`](crate::PreciseRecords) |
+/// | [`record_branches`](Self::record_branches), [`branch_recorder`](Self::branch_recorder) | the last branches before a moment that the kernel chooses, with [`BranchRecords`](crate::facilities::BranchRecords) |
+/// | [`before_idle`](Self::before_idle), [`after_idle`](Self::after_idle) | around the idle loop's wait, with [`BranchRecords`](crate::facilities::BranchRecords): Zen 3's branch sampling |
+/// | [`precise_records`](Self::precise_records) | the memory of the executing processor's precise records, with [`PreciseRecords`](crate::facilities::PreciseRecords) |
 /// | [`watch`](Self::watch), [`watch_by`](Self::watch_by), [`unwatch`](Self::unwatch), [`touch`](Self::touch) | the watchdog of a processor |
 /// | [`with`](Self::with), [`machine`](Self::machine), [`profiles`](Self::profiles), [`hardware`](Self::hardware) | the objects that the `Pmu` combines, for operations that `Pmu` itself does not have, such as [`report_samples`](pmu_core::CounterSession::report_samples) |
 ///
 /// ```
-/// use pmu::core::{Event, GenericEvent};
-/// use pmu::core::x86::Snapshot;
-/// use pmu::{Pmu, PmuError};
+/// use pmu::{Event, GenericEvent, Pmu, PmuError, Snapshot};
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
 /// # use stand_in::*;
 ///
@@ -157,7 +155,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> fmt::Debug for P
 /// [opened](pmu_core::CounterSession::open) events.
 pub type PmuSession<K> = Session<'static, PmuEvents<K>, (<K as Kernel>::Registers, KernelHooks<K>)>;
 
-/// The sources, the opened events and the [facilities](crate::Facilities) of one processor of a [`Pmu`].
+/// The sources, the opened events and the [facilities](crate::facilities::Facilities) of one processor of a [`Pmu`].
 pub type PmuEvents<K> = Events<'static, MachineOf<K>, FacilityOnDemand<K>, &'static AddedSources>;
 
 /// Memory that the interrupt and the tasks of one processor share.

@@ -28,10 +28,11 @@ use crate::per_processor::Busy;
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
 /// # use stand_in::MyKernel as Bare;
 /// # use stand_in::Registers;
-/// use pmu::core::{Event, GenericEvent};
-/// use pmu::core::frame::PlainFrame;
+/// use pmu::{Event, GenericEvent};
+/// use pmu::frame::PlainFrame;
 /// use pmu::core::precise::{Precision, SampleParts};
-/// use pmu::{Interrupted, Kernel, Pmu, PmuError, PmuEvent, PreciseRecords};
+/// use pmu::{Interrupted, Kernel, Pmu, PmuError, PmuEvent};
+/// use pmu::facilities::PreciseRecords;
 ///
 /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
 ///

@@ -35,8 +35,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
     /// use pmu::core::x86::raw_cpuid::native_cpuid::CpuIdReaderNative;
-    /// use pmu::core::x86::Snapshot;
-    /// use pmu::{Pmu, PmuError};
+    /// use pmu::{Pmu, PmuError, Snapshot};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
@@ -208,7 +207,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// that the kernel read before the suspend. The call does not report overflows that were pending at the suspend,
     /// because their interrupted addresses are unknown.
     ///
-    /// The call also programs the [`Facilities`](crate::Facilities) of the processor, with the records of a
+    /// The call also programs the [`Facilities`](crate::facilities::Facilities) of the processor, with the records of a
     /// [`BranchRecorder`](pmu_core::branch_recording::BranchRecorder).
     ///
     /// # Context
@@ -307,8 +306,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Lends the counters of the processor that executes the call while `guest` runs, for example to a virtual
-    /// processor. All events and [`Facilities`](crate::Facilities) stop meanwhile, the profiles by events and the
-    /// watchdog too, and continue afterwards with the counts and periods that they had. On a processor without
+    /// processor. All events and [`Facilities`](crate::facilities::Facilities) stop meanwhile, the profiles by events
+    /// and the watchdog too, and continue afterwards with the counts and periods that they had. On a processor without
     /// counters, `guest` runs with none. `sampled` gets each pending sample of an event that the kernel opened; those
     /// of profiles are lost.
     ///

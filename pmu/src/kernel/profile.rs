@@ -18,9 +18,7 @@ use crate::per_processor::Busy;
 /// The origin of a profile's interrupts: a profile source of the machine, or an event with a period.
 ///
 /// ```
-/// use pmu::Profiled;
-/// use pmu::core::{Event, GenericEvent};
-/// use pmu::core::profile::KProfileSource;
+/// use pmu::{Event, GenericEvent, KProfileSource, Profiled};
 /// use pmu::core::registers::EventSelect;
 /// let by_source = Profiled::from(KProfileSource::BRANCH_MISPREDICTIONS); // at the source's interval
 /// let by_name = Profiled::from(Event::generic(GenericEvent::Cycles).every(1_000_003));
@@ -61,16 +59,15 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Two profiles of one event, with different periods, can run at the same time. Each profile uses a hardware
     /// counter of its own.
     ///
-    /// A kernel with [`SoftwareEvents`](crate::SoftwareEvents) can profile a [software event](Event::software), too: on
-    /// any processor, also without counters, at the frame that [`happened`](Self::happened) and
-    /// [`clock_interrupt`](Self::clock_interrupt) get.
+    /// A kernel with [`SoftwareEvents`](crate::facilities::SoftwareEvents) can profile a [software
+    /// event](Event::software), too: on any processor, also without counters, at the frame that
+    /// [`happened`](Self::happened) and [`clock_interrupt`](Self::clock_interrupt) get.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
     /// use core::sync::atomic::AtomicU32;
-    /// use pmu::core::{Event, GenericEvent};
-    /// use pmu::{Pmu, PmuError};
+    /// use pmu::{Event, GenericEvent, Pmu, PmuError};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     /// static BUCKETS: [AtomicU32; 0x4000] = [const { AtomicU32::new(0) }; 0x4000];
@@ -136,10 +133,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
     /// use core::sync::atomic::{AtomicU64, Ordering};
-    /// use pmu::core::{Event, GenericEvent};
-    /// use pmu::core::frame::InterruptFrame;
-    /// use pmu::core::profile::KProfileSource;
-    /// use pmu::{Pmu, PmuError};
+    /// use pmu::{Event, GenericEvent};
+    /// use pmu::frame::InterruptFrame;
+    /// use pmu::{KProfileSource, Pmu, PmuError};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     /// static IN_USER_MODE: AtomicU64 = AtomicU64::new(0);
@@ -240,8 +236,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::core::{Event, GenericEvent};
-    /// use pmu::{Pmu, PmuError};
+    /// use pmu::{Event, GenericEvent, Pmu, PmuError};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///

@@ -77,8 +77,8 @@ use crate::user::{UserClock, UserPage};
 /// - A handler that calls [`Pmu::interrupt`](crate::Pmu::interrupt), [`Pmu::serve_call`](crate::Pmu::serve_call),
 ///   [`Pmu::tick`](crate::Pmu::tick) or [`Pmu::switch`](crate::Pmu::switch) stays on its processor during the call, and
 ///   no other task runs on that processor during the call.
-/// - If [`Architecture`](Self::Architecture) has [`PreciseRecords`](crate::PreciseRecords), the kernel meets the
-///   requirements in that type's Safety section.
+/// - If [`Architecture`](Self::Architecture) has [`PreciseRecords`](crate::facilities::PreciseRecords), the kernel
+///   meets the requirements in that type's Safety section.
 ///
 /// Wrong: `pinned` leaves preemption on, so another task may use the processor's session at the same time.
 ///
@@ -169,7 +169,8 @@ pub unsafe trait Kernel: Sized + 'static {
 
     /// Returns the physical address of memory of the `Pmu`'s static, which begins at `first` and has a size of `bytes`,
     /// if the memory is physically contiguous. Only architectural PEBS needs the address: without it, a processor with
-    /// architectural PEBS has no [`PreciseRecords`](crate::PreciseRecords). The default implementation returns `None`.
+    /// architectural PEBS has no [`PreciseRecords`](crate::facilities::PreciseRecords). The default implementation
+    /// returns `None`.
     ///
     /// # Context
     /// Task, pinned.
@@ -270,7 +271,7 @@ pub unsafe trait Kernel: Sized + 'static {
 /// use pmu::processors::Processors;
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
 /// # use stand_in::*;
-/// assert_eq!(pmu::KernelHooks::<MyKernel>::this_processor(), 0); // by the kernel
+/// assert_eq!(pmu::processors::KernelHooks::<MyKernel>::this_processor(), 0); // by the kernel
 /// ```
 pub struct KernelHooks<K>(PhantomData<fn() -> K>);
 

@@ -39,7 +39,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Tells that something happened on this processor, which [software events](Event::software) count: those of the
     /// processor, and those of the thread that runs. `frame` is where it happened, by which events count in one mode
     /// only. `sampled` gets the samples of the events whose periods ended. In a kernel without
-    /// [`SoftwareEvents`](crate::SoftwareEvents), the call does nothing.
+    /// [`SoftwareEvents`](crate::facilities::SoftwareEvents), the call does nothing.
     ///
     /// The kernel tells of each page fault once, as a minor or as a major one. It tells of a context switch before it
     /// [switches](Self::switch) the events of the threads, and of a migration after that.
@@ -47,8 +47,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::core::frame::InterruptFrame;
-    /// use pmu::{Event, PlainFrame, Pmu, PmuError, SoftwareEvent, ThreadEvent};
+    /// use pmu::frame::InterruptFrame;
+    /// use pmu::{Event, Pmu, PmuError, SoftwareEvent, ThreadEvent};
+    /// use pmu::frame::PlainFrame;
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///

@@ -22,7 +22,8 @@ use crate::per_processor::Busy;
 /// # use stand_in::MyKernel as Bare;
 /// # use stand_in::Registers;
 /// use pmu::intel::topdown::TopDownPart;
-/// use pmu::{Kernel, Pmu, PmuError, TopDownParts};
+/// use pmu::{Kernel, Pmu, PmuError};
+/// use pmu::facilities::TopDownParts;
 ///
 /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
 ///

@@ -97,8 +97,7 @@ impl PerfAttributes {
     /// multiplexing calls [`rotating`](Event::rotating) on the event.
     ///
     /// ```
-    /// use pmu::core::Event;
-    /// use pmu::core::x86::Snapshot;
+    /// use pmu::{Event, Snapshot};
     /// use pmu::perf::{PERF_TYPE_RAW, PerfAttributes, RawConfig};
     /// use pmu_events::Processor;
     ///
@@ -113,7 +112,7 @@ impl PerfAttributes {
     /// #     "   0x00000000 0x00: eax=0x00000020 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
     /// #         0x00000001 0x00: eax=0x000806f8 ebx=0x00000000 ecx=0x00000000 edx=0x00000000",
     /// # )?;
-    /// # use pmu::core::CounterSet;
+    /// # use pmu::CounterSet;
     /// # use pmu::core::registers::EventSelect;
     /// # let confined = event("cpu/event=0xd1,umask=0x20/", &Snapshot::capture(&dump))?;
     /// # let counters = CounterSet::from_bits(0b1111) | CounterSet::FIXED;
@@ -199,7 +198,7 @@ impl PerfAttributes {
 /// counts cycles at all privilege levels, and does not interrupt.
 ///
 /// ```
-/// use pmu::core::Event;
+/// use pmu::Event;
 /// use pmu::core::registers::EventSelect;
 /// use pmu::perf::{PERF_TYPE_RAW, PerfAttributes};
 /// // perf stat -e r1a8:u

@@ -14,7 +14,7 @@ use crate::perf::event_attr::PerfEventAttr;
 /// ```
 /// use pmu::perf::{BranchSamples, PerfError, PerfEventAttr};
 /// use pmu::core::branches::Branch;
-/// use pmu::core::Event;
+/// use pmu::Event;
 ///
 /// /// The second value is kept, for the branches of each sample.
 /// fn open(attr: &PerfEventAttr) -> Result<(Event, Option<BranchSamples>), PerfError> {

@@ -18,7 +18,7 @@ use crate::perf::error::{Facility, PerfError};
 /// Source: `include/uapi/linux/perf_event.h`; `perf_event_open(2)`.
 ///
 /// ```
-/// use pmu::core::{Event, GenericEvent};
+/// use pmu::{Event, GenericEvent};
 /// use pmu::perf::{AttrFlags, PerfEventAttr};
 /// // As user mode wrote them: 64 bytes, instructions in user mode, one interrupt per 100,000.
 /// let mut bytes = [0; 64];

@@ -57,8 +57,7 @@ impl CoreKind {
 /// If the text asks for a facility in addition to a counter, the error [`PerfError::Needs`] names the facility.
 ///
 /// ```
-/// use pmu::core::Event;
-/// use pmu::core::x86::Snapshot;
+/// use pmu::{Event, Snapshot};
 /// use pmu::perf::PerfEvent;
 /// use pmu_events::Processor;
 ///
@@ -173,7 +172,8 @@ impl<'a> PerfEvent<'a> {
     /// the only item is [`attr`](Self::attr). perf tries the same values.
     ///
     /// ```
-    /// use pmu::{Kernel, PmuSession};
+    /// use pmu::Kernel;
+    /// use pmu::processors::PmuSession;
     /// use pmu::core::{CounterUnit, EventId};
     /// use pmu::core::error::{CounterError, EventsError};
     /// use pmu::perf::PerfEvent;

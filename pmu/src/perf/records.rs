@@ -15,7 +15,7 @@ use crate::perf::event_attr::PerfEventAttr;
 /// `PERF_RECORD_SAMPLE` of a sample. [`PerfEventAttr::records`] creates the value, which a kernel keeps with the event.
 ///
 /// ```
-/// use pmu::core::EventCount;
+/// use pmu::EventCount;
 /// use pmu::core::facility::EventFacility;
 /// use pmu::perf::{PerfError, PerfEventAttr, RecordFormat, SampleContext};
 /// use pmu::core::Sample;

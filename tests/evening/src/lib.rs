@@ -9,7 +9,8 @@ mod kernel;
 use kernel::{PreemptionOff, TrapFrame, processor_number, wrmsr};
 
 // ANCHOR: step-1, The kernel's duties
-use pmu::{BranchRecords, Kernel, NativeMsr, PreciseRecords, X86};
+use pmu::facilities::{BranchRecords, PreciseRecords};
+use pmu::{Kernel, NativeMsr, X86};
 struct Bare;
 
 // SAFETY: (1) each processor keeps its number; (2) the guard keeps preemption off, and handlers run with it off;
@@ -52,7 +53,8 @@ fn instructions_per_cycle(workload: fn()) -> Result<(), PmuError> {
 // ANCHOR: step-3, A profile
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
-use pmu::{BranchFilter, Claim, PlainFrame, Precision};
+use pmu::frame::PlainFrame;
+use pmu::{BranchFilter, Claim, Precision};
 static BUCKETS: [AtomicU32; 0x1_0000] = [const { AtomicU32::new(0) }; 0x1_0000];
 
 fn non_maskable_interrupt(trap: &TrapFrame) -> Claim {

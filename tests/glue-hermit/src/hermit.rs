@@ -148,10 +148,10 @@ mod hosted {
     use core::ops::Deref;
     use std::boxed::Box;
 
+    use pmu::Snapshot;
     use pmu::core::access::{
         AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
     };
-    use pmu::core::x86::Snapshot;
     use pmu::core::x86::raw_cpuid::CpuIdReader;
 
     use super::CoreLocal;

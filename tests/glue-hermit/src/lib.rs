@@ -13,16 +13,15 @@ pub mod hermit;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use pmu::Snapshot;
 use pmu::apic::{ApicRegisters, Delivery, LocalApic, LvtEntry};
 use pmu::core::access::RegisterBackend;
-use pmu::core::frame::PlainFrame;
 use pmu::core::thread::ThreadEvent;
-use pmu::core::x86::Snapshot;
 use pmu::core::{Event, EventCount, GenericEvent, WriteOnce};
+use pmu::facilities::{BranchRecords, PreciseRecords};
+use pmu::frame::PlainFrame;
 use pmu::kprofile::ProfileObject;
-use pmu::{
-    BranchRecords, Kernel, Pmu, PmuError, PmuEvent, PmuSample, PreciseRecords, X86, X86Kernel,
-};
+use pmu::{Kernel, Pmu, PmuError, PmuEvent, PmuSample, X86, X86Kernel};
 
 use hermit::{ExceptionStackFrame, Registers, apic};
 

@@ -118,10 +118,10 @@ mod hosted {
 
     use core::cell::Cell;
 
+    use pmu::Snapshot;
     use pmu::core::access::{
         AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
     };
-    use pmu::core::x86::Snapshot;
 
     use super::CpuIdReader;
 

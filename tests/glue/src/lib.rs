@@ -5,14 +5,15 @@
 
 pub mod ax;
 
+use pmu::Snapshot;
 use pmu::apic::{ApicRegisters, Delivery, LvtEntry, NativeApic, NoApic};
 use pmu::core::WriteOnce;
 use pmu::core::access::RegisterBackend;
-use pmu::core::frame::PlainFrame;
 use pmu::core::thread::ThreadEvent;
-use pmu::core::x86::Snapshot;
 use pmu::core::x86::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu::{CurrentFrame, Kernel, Pmu, PmuError, X86, X86Kernel};
+use pmu::frame::CurrentFrame;
+use pmu::frame::PlainFrame;
+use pmu::{Kernel, Pmu, PmuError, X86, X86Kernel};
 
 const PERFORMANCE_VECTOR: u8 = 0xE1;
 const CALL_VECTOR: u8 = 0xE2;
@@ -23,7 +24,7 @@ const DELIVERY: Delivery = match Delivery::vector(PERFORMANCE_VECTOR) {
 
 /// The hardware beside the counters.
 #[cfg(feature = "records")]
-pub type Records = (pmu::PreciseRecords<512>, pmu::BranchRecords);
+pub type Records = (pmu::facilities::PreciseRecords<512>, pmu::facilities::BranchRecords);
 /// The hardware beside the counters: none.
 #[cfg(not(feature = "records"))]
 pub type Records = ();

@@ -6,7 +6,8 @@ use pmu::core::error::{CounterError, EventsError};
 use pmu::core::lending::LentCounters;
 use pmu::core::thread::ThreadEvent;
 use pmu::core::{Event, EventCount, EventId, GenericEvent};
-use pmu::{PmuError, PmuEvent, PmuSample, PmuSession};
+use pmu::processors::PmuSession;
+use pmu::{PmuError, PmuEvent, PmuSample};
 use pmu_tests::recorded;
 use pmu_virt::mock::Fault;
 

@@ -14,7 +14,7 @@ use core::cell::RefCell;
 use core::ops::Deref;
 
 use pmu::Interrupted;
-use pmu::core::frame::PlainFrame;
+use pmu::frame::PlainFrame;
 use pmu_tests::opened::Mock;
 use pmu_virt::configuration::Configuration;
 

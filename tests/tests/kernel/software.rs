@@ -7,8 +7,9 @@ use pmu::core::error::CounterError;
 use pmu::core::reading::sample_read;
 use pmu::core::registers::{CounterId, EventSelect};
 use pmu::core::x86::raw_cpuid::CpuIdResult;
+use pmu::frame::PlainFrame;
 use pmu::{
-    BranchFilter, Event, GenericEvent, Kernel, PlainFrame, PmuError, PmuEvent, Precision, Snapshot,
+    BranchFilter, Event, GenericEvent, Kernel, PmuError, PmuEvent, Precision, Snapshot,
     SoftwareEvent, ThreadEvent,
 };
 use pmu_virt::configuration::{Configuration, IntelConfiguration};

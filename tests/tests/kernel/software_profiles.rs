@@ -10,7 +10,8 @@ use pmu::core::error::CounterError;
 use pmu::core::frame::InterruptFrame;
 use pmu::core::profile::{InterfaceError, KProfileSource};
 use pmu::core::registers::EventSelect;
-use pmu::{Event, GenericEvent, Kernel, PlainFrame, PmuError, SoftwareEvent};
+use pmu::frame::PlainFrame;
+use pmu::{Event, GenericEvent, Kernel, PmuError, SoftwareEvent};
 
 use crate::software::on_each;
 use crate::world::{Happens, Machine, PROCESSORS, TestPmu, World, machines};

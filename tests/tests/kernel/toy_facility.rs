@@ -10,7 +10,7 @@ use pmu::core::error::CounterError;
 use pmu::core::facility::{Asked, EventFacility, Facility, Interrupted, Running, Unsettled};
 use pmu::core::precise::{NotPrecise, PreciseSample};
 use pmu::core::registers::CounterId;
-use pmu::{Facilities, PhysicalAddress};
+use pmu::facilities::{Facilities, PhysicalAddress};
 
 use crate::toy_hardware::{COUNTERS, Identification};
 

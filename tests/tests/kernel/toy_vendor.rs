@@ -13,7 +13,8 @@ use pmu::core::registers::{
     CounterBank, CounterLayout, EventSelect, FixedCounters, GlobalRegisters, SelectLayout,
 };
 use pmu::core::{CounterSet, CounterUnit, Event, EventSource, GenericEvent};
-use pmu::{Architecture, Kernel, Pmu, PmuSample, SoftwareEvents};
+use pmu::facilities::SoftwareEvents;
+use pmu::{Architecture, Kernel, Pmu, PmuSample};
 
 use crate::toy_facility::{AddressLatches, LATCHED, LATCHING};
 use crate::toy_hardware::{

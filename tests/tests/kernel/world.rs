@@ -10,11 +10,9 @@ use pmu::core::profile::KProfileSource;
 use pmu::core::shared_core::{CoreCounters, CoreThread};
 use pmu::core::x86::Snapshot;
 use pmu::core::{CounterSet, Platform};
+use pmu::facilities::{BranchRecords, PreciseRecords, SoftwareEvents, TopDownParts};
 use pmu::intel::SiblingErratum;
-use pmu::{
-    BranchRecords, Interrupted, Kernel, Pmu, PreciseRecords, SoftwareEvents, TopDownParts, X86,
-    X86Kernel,
-};
+use pmu::{Interrupted, Kernel, Pmu, X86, X86Kernel};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::opened::{Mock, processors};
 use pmu_virt::branches::{BranchConfiguration, VirtualBranches};

@@ -152,7 +152,8 @@ fn the_page_of_an_event_that_ends_otherwise_is_hidden() {
         (machine, event, page)
     };
     let (machine, event, page) = opened();
-    let close = |session: &mut pmu::PmuSession<_>| session.counters_mut().close(event.id(), 0);
+    let close =
+        |session: &mut pmu::processors::PmuSession<_>| session.counters_mut().close(event.id(), 0);
     machine.perf.pmu.with(|session, _| close(session)).unwrap().unwrap();
     assert_eq!(machine.read_page(page), None, "closed by the session");
 
@@ -185,7 +186,7 @@ fn the_page_of_an_event_that_ends_otherwise_is_hidden() {
     assert_eq!(machine.read_page(page), None, "lent");
 
     let (machine, event, page) = opened();
-    let close = |session: &mut pmu::PmuSession<_>| {
+    let close = |session: &mut pmu::processors::PmuSession<_>| {
         session.counters_mut().close(event.id(), 0).unwrap();
         panic!("after the event was closed");
     };

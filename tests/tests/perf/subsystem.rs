@@ -9,11 +9,11 @@ use pmu::core::error::EventsError;
 use pmu::core::frame::InterruptFrame;
 use pmu::core::thread::ThreadEvent;
 use pmu::core::{Event, EventCount};
-use pmu::perf::{AttrFlags, BranchSamples, PerfEventAttr, RecordFormat, SampleContext};
-use pmu::{
-    BranchRecords, CounterReloads, Interrupted, Kernel, Pmu, PmuEvent, PmuSample, PreciseRecords,
-    SoftwareEvent, SoftwareEvents, TopDownParts,
+use pmu::facilities::{
+    BranchRecords, CounterReloads, PreciseRecords, SoftwareEvents, TopDownParts,
 };
+use pmu::perf::{AttrFlags, BranchSamples, PerfEventAttr, RecordFormat, SampleContext};
+use pmu::{Interrupted, Kernel, Pmu, PmuEvent, PmuSample, SoftwareEvent};
 
 /// Linux' error numbers.
 pub(crate) const EBADF: i32 = 9;

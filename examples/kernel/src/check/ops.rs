@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use pmu::KernelHooks;
+use pmu::processors::KernelHooks;
 use pmu::amd::ibs::registers::{IBS_CTL, IbsCtl};
 use pmu::amd::ibs::{Ibs, IbsKind, IbsMemory, IbsSampling, IbsUnit, IbsUnits};
 use pmu::apic::ApicRegisters;

@@ -2,7 +2,8 @@
 
 use pmu::core::x86::FixupMsr;
 use pmu::core::{CounterSession, CounterSet, CounterUnit};
-use pmu::{KernelHooks, PmuError, PmuEvents};
+use pmu::PmuError;
+use pmu::processors::{KernelHooks, PmuEvents};
 
 use crate::embedding::cpuid::snapshot;
 use crate::embedding::memory::PMU;

@@ -1,6 +1,6 @@
 //! Samples with the last branches, and branches without a sample.
 
-use pmu::core::frame::PlainFrame;
+use pmu::frame::PlainFrame;
 use pmu::{BranchFilter, Event, GenericEvent, Interrupted, PmuError, PmuEvent};
 use pmu_virt::Privilege;
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind};

@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-use pmu::core::frame::PlainFrame;
+use pmu::frame::PlainFrame;
 use pmu::{Event, GenericEvent, Interrupted, PmuError};
 use pmu_virt::configuration::{Configuration, IntelConfiguration};
 

@@ -2,10 +2,10 @@
 
 use core::error::Error;
 
-use pmu::core::frame::PlainFrame;
+use pmu::events::CoreType;
+use pmu::frame::PlainFrame;
 use pmu::perf::PerfEvent;
 use pmu::{Event, GenericEvent, Interrupted, PmuError, PmuEvent, Precision};
-use pmu_events::CoreType;
 use pmu_virt::configuration::{AmdConfiguration, Configuration};
 use pmu_virt::ibs::FedOp;
 
@@ -52,7 +52,7 @@ fn each_sample_has_the_address_of_its_instruction() {
         PMU.close(event).unwrap();
     };
     sample(start().unwrap());
-    let by_text = open("cycles/period=400000/pp", &pmu_events::ZEN4).unwrap();
+    let by_text = open("cycles/period=400000/pp", &pmu::events::ZEN4).unwrap();
     PMU.enable(by_text).unwrap();
     sample(by_text);
     machine.down();

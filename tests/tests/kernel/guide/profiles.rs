@@ -3,10 +3,9 @@
 use core::cell::Cell;
 use core::sync::atomic::AtomicU32;
 
-use pmu::core::frame::{InterruptFrame, PlainFrame};
-use pmu::core::profile::KProfileSource;
-use pmu::{Event, GenericEvent, Interrupted, PmuError};
-use pmu_kprofile::{BasicProfile, CreateError, ProfileError, ProfileObject, Rules};
+use pmu::frame::{InterruptFrame, PlainFrame};
+use pmu::kprofile::{BasicProfile, CreateError, ProfileError, ProfileObject, Rules};
+use pmu::{Event, GenericEvent, Interrupted, KProfileSource, PmuError};
 use pmu_virt::configuration::{Configuration, IntelConfiguration};
 
 use super::{PMU, printed, println, up};

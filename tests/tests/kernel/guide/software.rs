@@ -1,6 +1,6 @@
 //! Events that the kernel itself counts.
 
-use pmu::core::frame::{InterruptFrame, PlainFrame};
+use pmu::frame::{InterruptFrame, PlainFrame};
 use pmu::{Event, GenericEvent, PmuError, PmuEvent, SoftwareEvent, ThreadEvent};
 use pmu_virt::configuration::{Configuration, IntelConfiguration};
 

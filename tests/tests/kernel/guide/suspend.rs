@@ -1,6 +1,6 @@
 //! Processors that go offline, and that sleep.
 
-use pmu::core::frame::PlainFrame;
+use pmu::frame::PlainFrame;
 use pmu::{Event, GenericEvent, Interrupted, PmuError, Snapshot};
 use pmu_virt::configuration::{Configuration, IntelConfiguration};
 

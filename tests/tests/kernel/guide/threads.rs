@@ -1,6 +1,6 @@
 //! Events of threads.
 
-use pmu::core::frame::PlainFrame;
+use pmu::frame::PlainFrame;
 use pmu::{Event, GenericEvent, Interrupted, Kernel, PmuError, ThreadEvent};
 use pmu_virt::configuration::{Configuration, IntelConfiguration};
 

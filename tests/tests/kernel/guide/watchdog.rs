@@ -1,6 +1,6 @@
 //! The hard-lockup detector.
 
-use pmu::core::frame::PlainFrame;
+use pmu::frame::PlainFrame;
 use pmu::{Interrupted, PmuError};
 use pmu_virt::configuration::{Configuration, IntelConfiguration};
 
