@@ -56,6 +56,8 @@ pub struct CounterSession<'a, S, H> {
     pub(crate) declared: CounterSet,
     /// The session has no counters, and a table for events that take none.
     pub(crate) has_table_alone: bool,
+    /// The events of a session without counters stand still: those of another one are lent or suspended then.
+    pub(crate) stands_still: bool,
     not_send: PhantomData<*mut ()>,
 }
 
@@ -91,6 +93,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
             before,
             declared,
             has_table_alone: false,
+            stands_still: false,
             not_send: PhantomData,
         }
     }
