@@ -12,7 +12,7 @@ use crate::access::address::RegisterAddress;
 use crate::access::backend::{AccessErrorKind, AccessFault, AccessOperation};
 use crate::counters::error::CounterError;
 use crate::counters::events::event::GuestMode;
-use crate::counters::hooks::event_facility::EventFacility;
+use crate::counters::hooks::event_facility::{EventFacility, delay_of};
 use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::RunningEvent;
 use crate::counters::names::{CounterId, CounterSet, EventId};
@@ -265,7 +265,8 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
                     // The processor's own load takes 31 bits.
                     max_load = counter.max_reload();
                 }
-                let period = entry.period.first_chunk(max_load);
+                let delay = delay_of(&self.source.facility(), entry);
+                let period = entry.period.first_chunk(max_load, delay);
                 entry.loaded(counter.preload(period));
                 if self.has_parts(event) {
                     // The shares are of what was counted since 0.
