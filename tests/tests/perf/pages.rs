@@ -6,8 +6,11 @@ use pmu::{Event, GenericEvent};
 use pmu_tests::linux_page::LinuxPage;
 use pmu_virt::mock::{Deviations, Fault};
 
-use crate::machine::{Machine, models};
+use crate::machine::Machine;
+use crate::models::models;
 use crate::records::read_count;
+use crate::subsystem::Errno;
+use crate::world::{System, map};
 use crate::{BRANCHES, CYCLES, PERIOD, PLAIN, plain, precise_cycles, with_branches};
 
 /// Tag of the processor's own event.
@@ -25,7 +28,7 @@ fn a_thread_reads_its_events_from_their_pages() {
         let machine = Machine::new(&model);
         let perf = machine.perf;
         let own = perf.open_event(&own()).unwrap();
-        let [own_page, plain_page, cycles_page] = [OWN, PLAIN, CYCLES].map(|tag| machine.map(tag));
+        let [own_page, plain_page, cycles_page] = [OWN, PLAIN, CYCLES].map(|tag| map(tag));
         let mut task = vec![];
         for (bytes, tag) in [(plain(), PLAIN), (precise_cycles(), CYCLES)] {
             perf.open_of(&mut task, &bytes, tag).unwrap();
@@ -67,7 +70,7 @@ fn a_thread_reads_its_events_from_their_pages() {
         }
         perf.close(own).unwrap();
         assert_eq!(machine.read_page(own_page), None, "{name}: closed");
-        machine.end(name);
+        machine.end();
         for page in [plain_page, cycles_page] {
             let read = LinuxPage::of(page).read(|_| panic!("a counter"), || 0);
             assert_eq!(read, None, "{name}: the processor is down");
@@ -82,7 +85,7 @@ fn the_page_of_an_event_that_is_closed_is_hidden_whatever_interrupts() {
         for at in 1..30 {
             for is_down in [false, true] {
                 let machine = Machine::of(&model, Deviations::NONE, |_| ());
-                let (perf, page) = (machine.perf, machine.map(OWN));
+                let (perf, page) = (machine.perf, map(OWN));
                 let event = perf.open_event(&own()).unwrap();
                 perf.open(&plain(), PLAIN, None).unwrap(); // what interrupts
                 machine.work(100, 0x9000);
@@ -103,7 +106,7 @@ fn the_page_of_an_event_that_is_closed_is_hidden_whatever_interrupts() {
 fn switched_out() -> (Machine, Vec<ThreadEvent>) {
     let machine = Machine::new(&models()[3]);
     let perf = machine.perf;
-    let page = machine.map(PLAIN);
+    let page = map(PLAIN);
     let mut task = vec![];
     perf.open_of(&mut task, &plain(), PLAIN).unwrap();
     perf.switch(&mut vec![], &mut task).unwrap();
@@ -121,10 +124,10 @@ fn the_page_of_an_event_that_is_not_switched_in_is_hidden() {
         let (machine, mut task) = switched_out();
         refuse(&machine);
         assert_eq!(machine.perf.switch(&mut vec![], &mut task), Err(errno));
-        assert_eq!(machine.read_page(machine.map(PLAIN)), None, "{errno}");
+        assert_eq!(machine.read_page(map(PLAIN)), None, "{errno:?}");
     };
     // No place in the table; suspended; down.
-    let (enomem, ebusy, enodev) = (12, 16, 19);
+    let (enomem, ebusy, enodev) = (Errno(12), Errno(16), Errno(19));
     let fill = |machine: &Machine| {
         let instructions = Event::generic(GenericEvent::Instructions);
         while machine.perf.pmu.open(&instructions).is_ok() {}
@@ -136,7 +139,7 @@ fn the_page_of_an_event_that_is_not_switched_in_is_hidden() {
     let (machine, task) = switched_out();
     drop(task);
     machine.perf.switch(&mut vec![], &mut vec![]).unwrap();
-    assert_eq!(machine.read_page(machine.map(PLAIN)), None);
+    assert_eq!(machine.read_page(map(PLAIN)), None);
 }
 
 /// By the session, by `count`, and of a guest that does not return.
@@ -146,7 +149,7 @@ fn the_page_of_an_event_that_ends_otherwise_is_hidden() {
         let machine = Machine::new(&models()[3]);
         let event = machine.perf.open_event(&own()).unwrap();
         machine.work(1_000, 0x9000);
-        let page = machine.map(OWN);
+        let page = map(OWN);
         read_count(machine.perf, event).unwrap();
         assert_eq!(machine.read_page(page), Some(1_000));
         (machine, event, page)
@@ -157,7 +160,7 @@ fn the_page_of_an_event_that_ends_otherwise_is_hidden() {
     assert_eq!(machine.read_page(page), None, "closed by the session");
 
     let machine = Machine::new(&models()[3]);
-    let page = machine.map(OWN);
+    let page = map(OWN);
     let count = machine.perf.pmu.count(&[own()], || {
         let _ = machine.foreign_interrupt();
         machine.work(1_000, 0x9000);
@@ -200,7 +203,7 @@ fn the_page_of_an_event_that_ends_otherwise_is_hidden() {
 fn only_events_that_were_opened_for_user_mode_have_pages() {
     for model in models() {
         let machine = Machine::new(&model);
-        let page = machine.map(77);
+        let page = map(77);
         let event = Event::generic(GenericEvent::Instructions).tagged(77);
         let event = machine.perf.open_event(&event).unwrap();
         machine.work(1_000, 0x9000);

@@ -6,9 +6,11 @@ use pmu_tests::deviations::single;
 use pmu_tests::opened::Random;
 use pmu_virt::mock::{Deviation, Deviations, Fault};
 
-use crate::machine::{Machine, Model, attr as attr_of, models};
+use crate::machine::{Machine, attr as attr_of};
+use crate::models::{Model, models};
 use crate::records::{read_count, read_records};
-use crate::subsystem::Task;
+use crate::subsystem::{Errno, Result, Task};
+use crate::world::System;
 use crate::{
     BRANCHES, CYCLES, PERIOD, PLAIN, assert_cycles, bytes, of, plain, precise_cycles, with_branches,
 };
@@ -88,7 +90,7 @@ impl Attack {
         }
     }
 
-    fn switch(&mut self, to: usize) -> Result<(), i32> {
+    fn switch(&mut self, to: usize) -> Result<()> {
         if to == self.running {
             return Ok(());
         }
@@ -116,7 +118,7 @@ impl Attack {
         let number = self.random.below(3);
         let amount = self.random.below(2 * PERIOD);
         self.machine.disturb(interrupt, fault);
-        let outcome: Result<(), i32> = match (operation, chosen) {
+        let outcome: Result<()> = match (operation, chosen) {
             (0 | 1, _) => self.switch(number as usize),
             (2, _) => perf.open(&attr, tag, None).map(|event| self.events.push(event)),
             (3, Some(event)) => {
@@ -135,7 +137,7 @@ impl Attack {
                 if number > 0 {
                     self.machine.lose_registers();
                 }
-                suspended.and(perf.pmu.processor_resumed().map(drop)).map_err(|_| -1)
+                suspended.and(perf.pmu.processor_resumed().map(drop)).map_err(Errno::from)
             }
             (7, _) => perf.tick(),
             (8, _) => match self.slots {
@@ -155,7 +157,7 @@ impl Attack {
             // The registers lose their contents without a word, as under a debugger or a firmware.
             (11, _) if by != Disturbed::Never => {
                 self.machine.lose_registers();
-                perf.pmu.processor_resumed().map(drop).map_err(|_| -1)
+                perf.pmu.processor_resumed().map(drop).map_err(Errno::from)
             }
             (12, _) => {
                 let (type_, config) = [
@@ -198,7 +200,7 @@ impl Attack {
             Ok(_) => {}
         }
         // An event whose counter did not answer says so once.
-        let failed = |errno| -> () { panic!("{errno}: {context}") };
+        let failed = |errno: Errno| -> () { panic!("{errno:?}: {context}") };
         for mut task in self.tasks {
             let mut leave = || perf.switch(&mut task, &mut vec![]);
             leave().or_else(|_| leave()).unwrap_or_else(failed);
@@ -221,7 +223,7 @@ impl Attack {
                 [(precise_cycles(), CYCLES), (with_branches(), BRANCHES), (plain(), PLAIN)].map(
                     |(attr, tag)| {
                         perf.open(&attr, tag, None)
-                            .unwrap_or_else(|errno| panic!("{errno}: {context}"))
+                            .unwrap_or_else(|errno| panic!("{errno:?}: {context}"))
                     },
                 );
             self.machine.work(3 * PERIOD, 0xB000);
@@ -235,7 +237,7 @@ impl Attack {
                 perf.close(event).unwrap();
             }
         }
-        self.machine.end(&context);
+        self.machine.end();
     }
 }
 
