@@ -84,7 +84,7 @@ fn only_the_sampling_of_its_event_on_its_counter_is_offered() {
         event.with_branches(BranchFilter::ALL)
     };
     with_scene(|scene| {
-        let refused = Err(CounterError::BranchesUnsupported);
+        let refused = Err(CounterError::NoCounterForEvent);
         // Another event, unit mask, edge, inversion, threshold, and PMCx1C4.
         let others =
             [0xC2, 0x1C4, TAKEN | 1 << 18, TAKEN | 1 << 23, TAKEN | 1 << 24, TAKEN | 1 << 32];

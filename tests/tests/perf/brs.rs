@@ -8,6 +8,7 @@ use pmu::core::access::{
 };
 use pmu::core::frame::PlainFrame;
 use pmu::core::x86::Snapshot;
+use pmu::perf::PerfEventAttr;
 use pmu::{X86, X86Kernel};
 use pmu_core::Platform;
 use pmu_tests::StateRegisters;
@@ -17,10 +18,10 @@ use pmu_virt::mock::MockMsr;
 use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
 use crate::kernel::{Everything, Port, World};
-use crate::machine::bytes;
+use crate::machine::{attr, bytes};
 use crate::records::{Record, read_count, read_records};
 use crate::subsystem::Perf;
-use crate::world::{EOPNOTSUPP, Has, INTERRUPTED, System, go_to};
+use crate::world::{EINVAL, EOPNOTSUPP, Has, INTERRUPTED, System, go_to};
 use crate::{BRANCHES, PERIOD, PLAIN, of, plain};
 
 const CONTROL: u32 = 0xC000_010F;
@@ -224,7 +225,7 @@ impl System for Zen3Machine {
     }
 
     fn has(&self) -> Has {
-        Has { counters: 6, branches: Err(EOPNOTSUPP), precise: Err(EOPNOTSUPP), part: Ok(()) }
+        Has { counters: 6, branches: Err(EINVAL), precise: Err(EOPNOTSUPP), part: Ok(()) }
     }
 
     fn perf(&self) -> &'static Perf<Self::Kernel> {
@@ -412,12 +413,19 @@ fn the_sampling_stops_around_an_idle_wait() {
     assert_eq!(record.branches, (PERIOD - 15..PERIOD + 1).rev().collect::<Vec<_>>());
 }
 
+/// Linux' `amd_brs_hw_config`: other events, and those that only count, are invalid.
 #[test]
 fn only_taken_branches_have_branches() {
     let machine = Zen3Machine::new();
-    for text in ["instructions/period=4096/", "cpu/event=0xc2,period=4096/", "cpu/event=0xc4/"] {
+    let others = ["instructions/period=4096/", "cpu/event=0xc2,period=4096/", "cpu/event=0xc4/"];
+    for text in others.into_iter().chain(["cpu/event=0xc4,period=16/"]) {
         let opened = machine.perf.open(&bytes(text, true), BRANCHES, None);
-        assert_eq!(opened, Err(EOPNOTSUPP), "{text}");
+        assert_eq!(opened, Err(EINVAL), "{text}");
     }
+    // A call stack.
+    let mut calls = attr("cpu/event=0xc4,period=4096/");
+    calls.sample_type |= PerfEventAttr::SAMPLE_BRANCH_STACK;
+    calls.branch_sample_type = 1 << 11; // PERF_SAMPLE_BRANCH_CALL_STACK
+    assert_eq!(machine.perf.open(&calls.to_bytes(), BRANCHES, None), Err(EINVAL));
     machine.end();
 }
