@@ -240,7 +240,9 @@ impl System for Zen3Machine {
 
     fn lose_registers(&self) {
         zen_3().mock.lose_registers();
-        (zen_3().control.set(STOPPED), zen_3().held.set(None), zen_3().records.take());
+        zen_3().control.set(STOPPED);
+        zen_3().held.set(None);
+        zen_3().records.take();
     }
 
     fn read_counter(&self, number: u32) -> u64 {

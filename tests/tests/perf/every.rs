@@ -5,6 +5,7 @@ use pmu::core::thread::ThreadEvent;
 use pmu::{GenericEvent, PmuEvent, SoftwareEvent};
 
 use crate::all::on_every_machine;
+use crate::kernel::MOST;
 use crate::machine::{bytes, disabled, part};
 use crate::records::{Record, read_count, read_records};
 use crate::subsystem::{Errno, PROFILE, Result};
@@ -200,6 +201,30 @@ fn frequency(machine: impl System, software: bool) {
     let period = samples.last().unwrap().period;
     assert!(period.abs_diff(per_ms) <= per_ms / 8, "{name}: {period}");
     assert_eq!(read_count(perf, event).unwrap().value, 200 * per_ms, "{name}");
+    machine.end();
+}
+
+/// At most so many samples per tick as the kernel says, and every one of them again after it.
+#[test]
+fn an_event_waits_for_the_tick_on_every_machine() {
+    on_every_machine!(throttled);
+}
+
+fn throttled(machine: impl System) {
+    let (perf, name) = (machine.perf(), machine.name());
+    if machine.has().counters == 0 {
+        return;
+    }
+    perf.tick().unwrap(); // The limit begins.
+    let event = perf.open(&plain(), PLAIN, None).unwrap();
+    for turn in 1..4 {
+        machine.work(2 * u64::from(MOST) * PERIOD, 0x9000);
+        assert_eq!(read_records(perf).len() as u32, MOST, "{name}, {turn}");
+        let counted = read_count(perf, event).unwrap().value;
+        assert_eq!(counted, 2 * turn * u64::from(MOST) * PERIOD, "{name}");
+        perf.tick().unwrap();
+        assert_eq!(read_records(perf), [], "{name}, {turn}");
+    }
     machine.end();
 }
 

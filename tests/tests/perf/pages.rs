@@ -28,7 +28,7 @@ fn a_thread_reads_its_events_from_their_pages() {
         let machine = Machine::new(&model);
         let perf = machine.perf;
         let own = perf.open_event(&own()).unwrap();
-        let [own_page, plain_page, cycles_page] = [OWN, PLAIN, CYCLES].map(|tag| map(tag));
+        let [own_page, plain_page, cycles_page] = [OWN, PLAIN, CYCLES].map(map);
         let mut task = vec![];
         for (bytes, tag) in [(plain(), PLAIN), (precise_cycles(), CYCLES)] {
             perf.open_of(&mut task, &bytes, tag).unwrap();

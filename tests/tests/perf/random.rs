@@ -225,8 +225,6 @@ impl Attack {
                 perf.pmu.processor_up(&self.machine.snapshot()).unwrap();
             }
             let asked = asked_of(&self.machine);
-            // Version 1 has two counters.
-            let asked = &asked[..asked.len().min(self.machine.has().counters)];
             let opened: Vec<_> = asked
                 .iter()
                 .map(|(attr, tag)| {
@@ -236,7 +234,7 @@ impl Attack {
                 .collect();
             self.machine.work(3 * PERIOD, 0xB000);
             let records = read_records(perf);
-            for (_, tag) in asked {
+            for (_, tag) in &asked {
                 let of_tag = of(&records, *tag);
                 match *tag {
                     CYCLES => assert_cycles(&self.machine, &records, 3, &context),
