@@ -45,9 +45,7 @@ pub(crate) struct ArmPort;
 impl Port for ArmPort {
     type Registers = ArmRegisters<Registers>;
     type Architecture = Arm<SoftwareEvents>;
-    fn registers() -> Self::Registers {
-        ArmRegisters::new(Registers)
-    }
+    const REGISTERS: Self::Registers = ArmRegisters::new(Registers);
     fn set_interrupt_masked(masked: bool) {
         model().set_unmasked(!masked);
     }

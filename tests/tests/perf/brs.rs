@@ -158,9 +158,7 @@ pub(crate) struct Zen3Port;
 impl Port for Zen3Port {
     type Registers = Registers;
     type Architecture = X86<Everything, Self>;
-    fn registers() -> Registers {
-        Registers
-    }
+    const REGISTERS: Registers = Registers;
     fn set_interrupt_masked(masked: bool) {
         match masked {
             false => zen_3().mock.unmask_performance_interrupt(),

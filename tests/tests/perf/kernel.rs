@@ -1,7 +1,5 @@
 //! The duties of the subsystem's kernel, on every architecture.
 
-use core::marker::PhantomData;
-
 use pmu::core::access::RegisterBackend;
 use pmu::core::thread::Tick;
 use pmu::user::UserPage;
@@ -20,12 +18,12 @@ pub(crate) type Everything =
 pub(crate) trait Port: 'static {
     type Registers: RegisterBackend + Send;
     type Architecture: Architecture;
-    fn registers() -> Self::Registers;
+    const REGISTERS: Self::Registers;
     fn set_interrupt_masked(masked: bool);
 }
 
 /// The kernel with a port.
-pub(crate) struct World<P>(PhantomData<P>);
+pub(crate) struct World<P>(core::marker::PhantomData<P>);
 
 /// The greatest number of an event's samples between two ticks.
 pub(crate) const MOST: u32 = 100;
@@ -39,7 +37,7 @@ unsafe impl<P: Port> Kernel for World<P> {
     const TICK: Tick = Tick::new(250, 250 * MOST);
     const CLOCK_TIMER: bool = true;
     fn registers() -> P::Registers {
-        P::registers()
+        P::REGISTERS
     }
     fn this_processor() -> usize {
         world::this_processor()

@@ -21,11 +21,14 @@ use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
 use crate::kernel::{Everything, Port, World};
 use crate::models::Model;
-use crate::subsystem::{FIELDS, PROCESSORS, Perf, Result, TIMES};
+use crate::subsystem::{FIELDS, PROCESSORS, Perf, Result};
 use crate::world::{EINVAL, Has, INTERRUPTED, PHYSICAL, System, go_to, this_processor};
 
 /// Number of the event `slots`; those of its parts are one greater.
 pub(crate) const SLOTS_ID: u64 = 100;
+
+/// PERF_FORMAT_TOTAL_TIME_ENABLED and _RUNNING.
+const TIMES: u64 = 0b11;
 
 /// PERF_SAMPLE_BRANCH_ANY.
 const ANY_BRANCH: u64 = 1 << 3;
@@ -52,9 +55,7 @@ pub(crate) struct X86Port;
 impl Port for X86Port {
     type Registers = Registers;
     type Architecture = X86<Everything, Self>;
-    fn registers() -> Registers {
-        Registers
-    }
+    const REGISTERS: Registers = Registers;
     fn set_interrupt_masked(masked: bool) {
         match masked {
             false => mock().unmask_performance_interrupt(),

@@ -37,7 +37,7 @@ pub(crate) struct Perf<K: Kernel> {
     pub(crate) pmu: Pmu<K, PROCESSORS, 16, 4>,
     /// The events of processors, and their numbers, which are also their tags.
     descriptors: RefCell<Vec<(PmuEvent, u64)>>,
-    /// The formats of the records, by the numbers of the events.
+    /// The formats of records by the numbers of their events, and that of what the kernel samples itself.
     formats: RefCell<BTreeMap<u64, RecordFormat>>,
     /// The ring that user mode maps; it never becomes full.
     pub(crate) ring: RefCell<Vec<u8>>,
@@ -45,27 +45,19 @@ pub(crate) struct Perf<K: Kernel> {
 
 /// PERF_SAMPLE_IP, _PERIOD and _IDENTIFIER.
 pub(crate) const FIELDS: u64 = 1 << 0 | 1 << 8 | 1 << 16;
-/// PERF_FORMAT_TOTAL_TIME_ENABLED and _RUNNING.
-pub(crate) const TIMES: u64 = 0b11;
+const BRANCH_STACK: u64 = PerfEventAttr::SAMPLE_BRANCH_STACK;
 
 /// The number in the records of a profile, which is no descriptor's.
 pub(crate) const PROFILE: u64 = u64::MAX;
-
-/// Returns the format of what the kernel counts and samples itself.
-fn own_format() -> Result<RecordFormat> {
-    let sample_type = FIELDS | PerfEventAttr::SAMPLE_BRANCH_STACK;
-    let (branch_sample_type, read_format) = (BranchSamples::ANY, TIMES);
-    let attr =
-        PerfEventAttr { sample_type, branch_sample_type, read_format, ..PerfEventAttr::default() };
-    Ok(attr.records()?)
-}
 
 /// A task's events.
 pub(crate) type Task = Vec<ThreadEvent>;
 
 impl<K: Kernel> Perf<K> {
     pub(crate) fn new() -> Result<&'static Self> {
-        let formats = RefCell::new(BTreeMap::from([(PROFILE, own_format()?)]));
+        let (sample_type, branch_sample_type) = (FIELDS | BRANCH_STACK, BranchSamples::ANY);
+        let own = PerfEventAttr { sample_type, branch_sample_type, ..PerfEventAttr::default() };
+        let formats = RefCell::new(BTreeMap::from([(PROFILE, own.records()?)]));
         let (descriptors, ring) = Default::default();
         Ok(Box::leak(Box::new(Self { pmu: Pmu::new(), descriptors, formats, ring })))
     }
@@ -96,14 +88,6 @@ impl<K: Kernel> Perf<K> {
         Ok(opened)
     }
 
-    /// Opens an event that the kernel made itself, and lets it count.
-    pub(crate) fn open_event(&'static self, event: &Event) -> Result<PmuEvent> {
-        self.formats.borrow_mut().insert(event.tag(), own_format()?);
-        let opened = self.pmu.start(event)?;
-        self.descriptors.borrow_mut().push((opened, event.tag()));
-        Ok(opened)
-    }
-
     /// `perf_event_open` for a task, which reads its own events in user mode.
     pub(crate) fn open_of(&'static self, task: &mut Task, attr: &[u8], id: u64) -> Result<()> {
         let event = self.event(&PerfEventAttr::from_bytes(attr)?, id)?;
@@ -131,10 +115,8 @@ impl<K: Kernel> Perf<K> {
 
     /// A task that does not run ends, and its parent runs: the counts are the parent's.
     pub(crate) fn exit(&'static self, child: Task, parent: &mut Task) -> Result<()> {
-        self.change(parent, |parent| {
-            ThreadEvent::add_counts(parent, &child);
-            Ok(())
-        })
+        let add = |parent: &mut [ThreadEvent]| ThreadEvent::add_counts(parent, &child);
+        Ok(self.pmu.with_thread(parent, |sample| self.push(&sample, None), add)?)
     }
 
     fn change(
@@ -157,8 +139,8 @@ impl<K: Kernel> Perf<K> {
 
     /// `read`: what the event's format says, of the event or of its group. Returns the bytes that it wrote.
     pub(crate) fn read(&'static self, event: PmuEvent, bytes: &mut [u8]) -> Result<usize> {
-        let descriptors = self.descriptors.borrow();
-        let (_, id) = *descriptors.iter().find(|(of, _)| *of == event).ok_or(EBADF)?;
+        let (_, id) =
+            *self.descriptors.borrow().iter().find(|(of, _)| *of == event).ok_or(EBADF)?;
         let format = self.format(id).ok_or(EBADF)?;
         let (mut counts, mut read) = ([(id, EventCount::default()); MOST], 1);
         match format.reads_group() {
@@ -210,10 +192,8 @@ impl<K: Kernel> Perf<K> {
         let id = if self.pmu.source_of(sample).is_some() { PROFILE } else { sample.tag };
         let Some(format) = self.format(id) else { return };
         let mut counts = [(0, EventCount::default()); MOST];
-        let read = match format.samples_counts() {
-            true => self.pmu.sample_read(sample.event, &mut counts).unwrap_or(0),
-            false => 0,
-        };
+        let wanted = if format.samples_counts() { MOST } else { 0 };
+        let read = self.pmu.sample_read(sample.event, &mut counts[..wanted]).unwrap_or(0);
         let context = SampleContext {
             ip: frame.map_or(0, |frame| frame.pc()),
             in_user: frame.is_some_and(|frame| frame.in_user()),
