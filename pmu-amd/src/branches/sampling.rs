@@ -36,8 +36,7 @@ const BITS: DebugExtnCtl = SAMPLING.with_valid(true).with_next_record(0xF).with_
 ///
 /// The event is [`Event::raw`] of taken branches, [with branches](Event::with_branches). The session places it on core
 /// counter 0: for other counters, the processor does not record branches. The counter overflows 16 branches before the
-/// period's end. The processor then records the next 16 taken branches, and raises the interrupt after them. So the
-/// period of the event is 16 less than `period`.
+/// period's end. The processor then records the next 16 taken branches, and raises the interrupt after them.
 ///
 /// Returns `None` if `period` is 16 or less.
 ///
@@ -52,15 +51,14 @@ const BITS: DebugExtnCtl = SAMPLING.with_valid(true).with_next_record(0xF).with_
 /// accesses.
 ///
 /// # Limitations
-/// - Only taken branches (PMCx0C4) on core counter 0 have branches, so one event at a time. The period is given 16 too
-///   short, as this function does. The kernel stops the sampling before idle.
+/// - Only taken branches (PMCx0C4) on core counter 0 have branches, so one event at a time, with a period above 16. The
+///   kernel stops the sampling before idle.
 /// - An interrupt that the sampling delays comes with fewer branches if its event leaves the counter, and with none at
 ///   a switch of threads that the event outlasts. An event that starts by a plan counts before it samples.
 /// - Untried on hardware.
 pub fn branch_sampling_event(period: u64) -> Option<Event> {
-    let period = period.checked_sub(DEPTH.into()).filter(|period| *period != 0)?;
     let taken = Event::raw(EventSelect::from_bits(TAKEN_BRANCHES.into()));
-    Some(taken.every(period).with_branches(BranchFilter::ALL))
+    (period > DEPTH.into()).then(|| taken.every(period).with_branches(BranchFilter::ALL))
 }
 
 /// Returns the branch sampling of a processor; `None` if the processor declares none: CPUID 0x80000008, EBX bit 31 (APM

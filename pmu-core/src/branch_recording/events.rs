@@ -24,20 +24,23 @@ impl EventFacility for Branches<'_> {
     const OFFERS: bool = true;
 
     /// Meets a request for branches that the processor can record, if the memory has room for all records. A sampling
-    /// that [delays interrupts](crate::branches::BranchUnit::holds_interrupt) is for one event, on its counters.
+    /// that [delays interrupts](crate::branches::BranchUnit::holds_interrupt) is for one event, on its counters: for
+    /// any other request there is no counter.
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
         let has_room = self.memory.capacity() >= self.unit.depth().into();
         let Some(filter) = asked.branches.filter(|_| has_room) else { return Ok(counters) };
-        let (mut capable, mut is_event) = (counters, true);
+        let records = self.unit.recorded(filter).is_some();
         if let BranchOrder::Filled { event, counters: of, .. } = self.unit.registers().order {
-            capable = counters & CounterSet::from_bits(of.into());
+            asked.branches = None;
             let select = asked.select.select_bits() & EventSelect::EVENT;
-            is_event = asked.samples && select == event.into();
+            let samples = records && asked.samples && select == event.into();
+            let capable = if samples { CounterSet::from_bits(of.into()) } else { CounterSet::NONE };
+            return Ok(counters & capable);
         }
-        if is_event && self.unit.recorded(filter).is_some() {
+        if records {
             asked.branches = None;
         }
-        Ok(capable)
+        Ok(counters)
     }
 
     fn settle<M: RegisterBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {

@@ -255,6 +255,11 @@ impl BranchUnit {
         matches!(self.registers.order, BranchOrder::Filled { .. })
     }
 
+    /// Returns the number of branches that the processor takes between a counter's overflow and the interrupt.
+    pub(crate) const fn delay(&self) -> u8 {
+        if self.holds_interrupt() { self.depth } else { 0 }
+    }
+
     /// Returns the filter that the processor applies when `filter` is requested. The result selects more branches than
     /// `filter` if the processor cannot select exactly the branches of `filter`. Returns `None` if `filter` is empty.
     /// If the processor cannot record call stacks, the call also returns `None` for the filter of a call stack.

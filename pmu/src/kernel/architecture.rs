@@ -125,7 +125,8 @@ pub trait Architecture: 'static {
     }
 }
 
-/// Arm's processors with PMUv3, in AArch64 state. No hardware beside their counters is supported.
+/// Arm's processors with PMUv3, in AArch64 state. No hardware beside their counters is supported: `F` is `()`, or
+/// [`SoftwareEvents`](crate::facilities::SoftwareEvents), or what another crate has for Arm.
 ///
 /// The kernel's [`Registers`](Kernel::Registers) is an [`ArmRegisters`](pmu_arm::ArmRegisters) of the registers'
 /// accesses, such as `NativeRegisters` (feature `native`). The counters' interrupt is a private peripheral interrupt:
@@ -192,13 +193,18 @@ pub trait Architecture: 'static {
 /// # let _ = counters_interrupt;
 /// # Ok::<(), PmuError>(())
 /// ```
-#[derive(Debug)]
-pub enum Arm {}
+pub struct Arm<F = ()>(PhantomData<fn() -> F>);
 
-impl Architecture for Arm {
+impl<F> fmt::Debug for Arm<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Arm")
+    }
+}
+
+impl<F: Facilities<Identification>> Architecture for Arm<F> {
     type Processor = Identification;
     type Machine = Pmuv3;
-    type Facilities = ();
+    type Facilities = F;
 
     const LEVEL_INTERRUPT: bool = true;
 

@@ -5,7 +5,7 @@ use core::slice;
 use pmu_core::error::CounterError;
 use pmu_core::interrupt::EventOverflow;
 use pmu_core::reading::{RemoteCount, remote_count};
-use pmu_core::registers::EventSelect;
+use pmu_core::registers::{EventSelect, MAX_COUNTERS};
 use pmu_core::{CounterSet, Event, EventCount, EventId};
 
 use crate::kernel::architecture::Architecture;
@@ -246,8 +246,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         }
     }
 
-    /// Reads an event, or all events of its group in the order in which they were opened. Returns how many of
-    /// `counts` were written.
+    /// Reads an event, or all events of its group in the order in which they were opened: the tag and the count of
+    /// each, as [`RecordFormat::read`](crate::perf::RecordFormat::read) takes them. Returns how many of `counts` were
+    /// written. If `counts` is shorter than the group, the call writes the first ones; no group is longer than
+    /// [`MAX_COUNTERS`].
     ///
     /// # Errors
     /// As [`enable`](Self::enable), and [`Events`](PmuError::Events): see
@@ -255,11 +257,17 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn read_group(
         &'static self,
         event: PmuEvent,
-        counts: &mut [EventCount],
+        counts: &mut [(u64, EventCount)],
     ) -> Result<usize, PmuError> {
         self.on_processor(Some(event), |_, local| {
             let counters = local.session.counters_mut();
-            Ok(counters.read_group(event.event, K::now(), counts)?)
+            let mut values = [EventCount::default(); MAX_COUNTERS];
+            let read = counters.read_group(event.event, K::now(), &mut values)?.min(counts.len());
+            let members = counters.group_events(event.event).zip(values);
+            for (count, (member, value)) in counts.iter_mut().zip(members) {
+                *count = (counters.event_tag(member)?, value);
+            }
+            Ok(read)
         })
     }
 

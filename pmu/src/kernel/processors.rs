@@ -351,10 +351,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             self.with_local(|local| {
                 let mut window = match local.session.lend(K::now(), self.of_kernel(sampled)) {
                     Err(InterfaceError::Counters(CounterError::NotAvailable(_))) => {
-                        // The software events stand still. Without any, there is nothing to stop.
-                        let _ = local.session.suspend(K::now(), |_| ());
                         guest(&mut LentCounters::unowned(CounterSet::NONE, 0));
-                        local.session.resume(K::now(), |_| ())?;
                         return Ok(());
                     }
                     window => window?,

@@ -57,15 +57,24 @@ fn each_interrupt_has_the_branches_that_were_sampled_the_newest_first() {
 }
 
 #[test]
-fn the_event_is_taken_branches_sixteen_before_the_period() {
+fn the_event_is_taken_branches_and_its_counter_overflows_sixteen_before_the_period() {
     let event = |period| {
         let taken = Event::raw(EventSelect::from_bits(TAKEN)).every(period);
         taken.with_branches(BranchFilter::ALL)
     };
-    assert_eq!(pmu_amd::branch_sampling_event(17), Some(event(1)));
-    assert_eq!(pmu_amd::branch_sampling_event(100_003), Some(event(99_987)));
+    assert_eq!(pmu_amd::branch_sampling_event(17), Some(event(17)));
+    assert_eq!(pmu_amd::branch_sampling_event(100_003), Some(event(100_003)));
     assert_eq!([0, 15, 16].map(pmu_amd::branch_sampling_event), [None; 3]);
     assert!(zen_3().1.holds_interrupt());
+    with_scene(|scene| {
+        scene.start(7);
+        let loaded = |scene: &Scene<'_>| {
+            (1_u64 << 48) - (scene.hardware.file.get(COUNTER) & ((1 << 48) - 1))
+        };
+        assert_eq!(loaded(scene), 99_987);
+        scene.hardware.overflow(16);
+        assert_eq!(loaded(scene), 99_987);
+    });
 }
 
 #[test]
@@ -75,7 +84,7 @@ fn only_the_sampling_of_its_event_on_its_counter_is_offered() {
         event.with_branches(BranchFilter::ALL)
     };
     with_scene(|scene| {
-        let refused = Err(CounterError::BranchesUnsupported);
+        let refused = Err(CounterError::NoCounterForEvent);
         // Another event, unit mask, edge, inversion, threshold, and PMCx1C4.
         let others =
             [0xC2, 0x1C4, TAKEN | 1 << 18, TAKEN | 1 << 23, TAKEN | 1 << 24, TAKEN | 1 << 32];

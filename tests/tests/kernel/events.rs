@@ -144,7 +144,8 @@ fn one_event_of_a_group_is_closed_and_the_others_go_on() {
             machine.happen(0, Happens::Instructions, instructions);
             machine.happen(0, Happens::Cycles, cycles);
         };
-        let group = [INSTRUCTIONS, CYCLES, INSTRUCTIONS.every(PERIOD).with_total(), CYCLES];
+        let sampled = INSTRUCTIONS.every(PERIOD).with_total().tagged(5);
+        let group = [INSTRUCTIONS.tagged(3), CYCLES.tagged(4), sampled, CYCLES.tagged(6)];
         let [instructions, cycles, sampled, disabled] = pmu.start_group(&group).unwrap();
         happen(100, 1_000);
         pmu.disable(disabled).unwrap();
@@ -152,9 +153,11 @@ fn one_event_of_a_group_is_closed_and_the_others_go_on() {
         assert_eq!(value(pmu.read(cycles)), Err(gone(cycles)));
         assert_eq!(pmu.close_member(cycles), Err(gone(cycles)));
         happen(20, 300);
-        let mut counts = [EventCount::default(); 4];
+        let mut counts = [(0, EventCount::default()); 4];
         assert_eq!(pmu.read_group(instructions, &mut counts), Ok(3));
-        assert_eq!(counts.map(|count| count.value), [120, 120, 1_000, 0]);
+        let read = counts.map(|(tag, count)| (tag, count.value));
+        assert_eq!(read, [(3, 120), (5, 120), (6, 1_000), (0, 0)]);
+        assert_eq!(pmu.read_group(instructions, &mut counts[..1]), Ok(1));
         // The place of the closed event is another's, which is not of the group.
         let other = pmu.start(&CYCLES).unwrap();
         happen(3, 7);

@@ -72,6 +72,41 @@ fn no_register_is_accessed_by_a_kernel_that_takes_no_counters() {
     nothing_is_accessed(machine, pmu);
 }
 
+/// As where there are counters.
+#[test]
+fn a_guest_and_a_suspend_are_not_counted_by_a_kernel_that_takes_no_counters() {
+    let (machine, pmu) = up_without_counters();
+    let [faults, clock] = pmu.start_group(&[FAULTS, CLOCK]).unwrap();
+    let pass = || {
+        fault(pmu);
+        machine.now.set(machine.now.get() + 30);
+    };
+    pass();
+    pmu.lend(|_| (), |_| (0..3).for_each(|_| pass())).unwrap();
+    let count = |event| {
+        let count = pmu.read(event).unwrap();
+        (count.value, count.enabled, count.running)
+    };
+    assert_eq!([faults, clock].map(count), [(1, 30, 30), (30, 30, 30)]);
+    pass();
+    assert_eq!([faults, clock].map(count), [(2, 60, 60), (60, 60, 60)]);
+    pmu.processor_suspended(|_| ()).unwrap();
+    pass();
+    pmu.processor_resumed().unwrap();
+    assert_eq!([faults, clock].map(count), [(2, 60, 60), (60, 60, 60)]);
+    // It does not return: the events wait until the processor is resumed.
+    let unwound = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| {
+        pmu.lend(|_| (), |_| panic!("the guest does not return"))
+    }));
+    assert!(unwound.is_err());
+    pass();
+    assert_eq!(count(faults).0, 2);
+    pmu.processor_resumed().unwrap();
+    pass();
+    assert_eq!(count(faults).0, 3);
+    pmu.processor_down().unwrap();
+}
+
 fn register(mock: &Mock<'static>, address: u32) -> Option<u64> {
     // SAFETY: a mock's, which writes no memory.
     mock.read(unsafe { RegisterAddress::new(address) }).ok()

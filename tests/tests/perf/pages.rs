@@ -6,8 +6,10 @@ use pmu::{Event, GenericEvent};
 use pmu_tests::linux_page::LinuxPage;
 use pmu_virt::mock::{Deviations, Fault};
 
-use crate::machine::{Machine, models};
-use crate::records::read_count;
+use crate::machine::Machine;
+use crate::models::models;
+use crate::subsystem::Errno;
+use crate::world::{System, map};
 use crate::{BRANCHES, CYCLES, PERIOD, PLAIN, plain, precise_cycles, with_branches};
 
 /// Tag of the processor's own event.
@@ -24,8 +26,8 @@ fn a_thread_reads_its_events_from_their_pages() {
         let name = model.name;
         let machine = Machine::new(&model);
         let perf = machine.perf;
-        let own = perf.open_event(&own()).unwrap();
-        let [own_page, plain_page, cycles_page] = [OWN, PLAIN, CYCLES].map(|tag| machine.map(tag));
+        let own = perf.pmu.start(&own()).unwrap();
+        let [own_page, plain_page, cycles_page] = [OWN, PLAIN, CYCLES].map(map);
         let mut task = vec![];
         for (bytes, tag) in [(plain(), PLAIN), (precise_cycles(), CYCLES)] {
             perf.open_of(&mut task, &bytes, tag).unwrap();
@@ -36,8 +38,7 @@ fn a_thread_reads_its_events_from_their_pages() {
             let thread = |event| perf.pmu.read_thread(event).unwrap().value;
             // A sampling unit has no RDPMC: the thread makes a system call.
             let cycles = (!machine.has_units).then(|| thread(&task[1]));
-            let counts =
-                [Some(read_count(perf, own).unwrap().value), Some(thread(&task[0])), cycles];
+            let counts = [Some(perf.pmu.read(own).unwrap().value), Some(thread(&task[0])), cycles];
             assert_eq!(pages, counts, "{name}, {what}");
         };
         perf.switch(&mut vec![], &mut task).unwrap();
@@ -46,7 +47,7 @@ fn a_thread_reads_its_events_from_their_pages() {
         check(&task, "while it counts");
         machine.work(7 * PERIOD, 0x9000);
         check(&task, "after interrupts");
-        let before = read_count(perf, own).unwrap().value;
+        let before = perf.pmu.read(own).unwrap().value;
         // An event for the only counters of the others, if there are any.
         let more = perf.open(&precise_cycles(), 4, None).and_then(|more| perf.close(more));
         let more = more.and(perf.open(&with_branches(), BRANCHES, None));
@@ -58,16 +59,16 @@ fn a_thread_reads_its_events_from_their_pages() {
         perf.tick().unwrap();
         machine.work(PERIOD, 0x9000);
         check(&task, "after a tick");
-        assert_eq!(read_count(perf, own).unwrap().value, before + PERIOD, "{name}");
+        assert_eq!(perf.pmu.read(own).unwrap().value, before + PERIOD, "{name}");
         perf.switch(&mut task, &mut vec![]).unwrap();
         perf.switch(&mut vec![], &mut task).unwrap();
         check(&task, "switched in again");
         if let Ok(more) = more {
             perf.close(more).unwrap();
         }
-        perf.close(own).unwrap();
+        perf.pmu.close(own).unwrap();
         assert_eq!(machine.read_page(own_page), None, "{name}: closed");
-        machine.end(name);
+        machine.end();
         for page in [plain_page, cycles_page] {
             let read = LinuxPage::of(page).read(|_| panic!("a counter"), || 0);
             assert_eq!(read, None, "{name}: the processor is down");
@@ -82,8 +83,8 @@ fn the_page_of_an_event_that_is_closed_is_hidden_whatever_interrupts() {
         for at in 1..30 {
             for is_down in [false, true] {
                 let machine = Machine::of(&model, Deviations::NONE, |_| ());
-                let (perf, page) = (machine.perf, machine.map(OWN));
-                let event = perf.open_event(&own()).unwrap();
+                let (perf, page) = (machine.perf, map(OWN));
+                let event = perf.pmu.start(&own()).unwrap();
                 perf.open(&plain(), PLAIN, None).unwrap(); // what interrupts
                 machine.work(100, 0x9000);
                 machine.disturb(at, Fault::None);
@@ -103,14 +104,14 @@ fn the_page_of_an_event_that_is_closed_is_hidden_whatever_interrupts() {
 fn switched_out() -> (Machine, Vec<ThreadEvent>) {
     let machine = Machine::new(&models()[3]);
     let perf = machine.perf;
-    let page = machine.map(PLAIN);
+    let page = map(PLAIN);
     let mut task = vec![];
     perf.open_of(&mut task, &plain(), PLAIN).unwrap();
     perf.switch(&mut vec![], &mut task).unwrap();
     machine.work(1_000, 0x9000);
     assert_eq!(machine.read_page(page), Some(1_000));
     perf.switch(&mut task, &mut vec![]).unwrap();
-    perf.open_event(&Event::generic(GenericEvent::Instructions).tagged(50)).unwrap();
+    perf.pmu.start(&Event::generic(GenericEvent::Instructions).tagged(50)).unwrap();
     machine.work(7_000, 0x9000);
     (machine, task)
 }
@@ -121,10 +122,10 @@ fn the_page_of_an_event_that_is_not_switched_in_is_hidden() {
         let (machine, mut task) = switched_out();
         refuse(&machine);
         assert_eq!(machine.perf.switch(&mut vec![], &mut task), Err(errno));
-        assert_eq!(machine.read_page(machine.map(PLAIN)), None, "{errno}");
+        assert_eq!(machine.read_page(map(PLAIN)), None, "{errno:?}");
     };
     // No place in the table; suspended; down.
-    let (enomem, ebusy, enodev) = (12, 16, 19);
+    let (enomem, ebusy, enodev) = (Errno(12), Errno(16), Errno(19));
     let fill = |machine: &Machine| {
         let instructions = Event::generic(GenericEvent::Instructions);
         while machine.perf.pmu.open(&instructions).is_ok() {}
@@ -136,7 +137,7 @@ fn the_page_of_an_event_that_is_not_switched_in_is_hidden() {
     let (machine, task) = switched_out();
     drop(task);
     machine.perf.switch(&mut vec![], &mut vec![]).unwrap();
-    assert_eq!(machine.read_page(machine.map(PLAIN)), None);
+    assert_eq!(machine.read_page(map(PLAIN)), None);
 }
 
 /// By the session, by `count`, and of a guest that does not return.
@@ -144,10 +145,10 @@ fn the_page_of_an_event_that_is_not_switched_in_is_hidden() {
 fn the_page_of_an_event_that_ends_otherwise_is_hidden() {
     let opened = || {
         let machine = Machine::new(&models()[3]);
-        let event = machine.perf.open_event(&own()).unwrap();
+        let event = machine.perf.pmu.start(&own()).unwrap();
         machine.work(1_000, 0x9000);
-        let page = machine.map(OWN);
-        read_count(machine.perf, event).unwrap();
+        let page = map(OWN);
+        machine.perf.pmu.read(event).unwrap();
         assert_eq!(machine.read_page(page), Some(1_000));
         (machine, event, page)
     };
@@ -158,7 +159,7 @@ fn the_page_of_an_event_that_ends_otherwise_is_hidden() {
     assert_eq!(machine.read_page(page), None, "closed by the session");
 
     let machine = Machine::new(&models()[3]);
-    let page = machine.map(OWN);
+    let page = map(OWN);
     let count = machine.perf.pmu.count(&[own()], || {
         let _ = machine.foreign_interrupt();
         machine.work(1_000, 0x9000);
@@ -174,7 +175,7 @@ fn the_page_of_an_event_that_ends_otherwise_is_hidden() {
     assert_eq!(machine.read_page(page), None, "interrupted while it is suspended");
     machine.perf.pmu.processor_resumed().unwrap();
     machine.work(1_000, 0x9000);
-    assert_eq!(machine.read_page(page), Some(read_count(machine.perf, event).unwrap().value));
+    assert_eq!(machine.read_page(page), Some(machine.perf.pmu.read(event).unwrap().value));
 
     let (machine, _, page) = opened();
     let guest = || {
@@ -201,11 +202,11 @@ fn the_page_of_an_event_that_ends_otherwise_is_hidden() {
 fn only_events_that_were_opened_for_user_mode_have_pages() {
     for model in models() {
         let machine = Machine::new(&model);
-        let page = machine.map(77);
+        let page = map(77);
         let event = Event::generic(GenericEvent::Instructions).tagged(77);
-        let event = machine.perf.open_event(&event).unwrap();
+        let event = machine.perf.pmu.start(&event).unwrap();
         machine.work(1_000, 0x9000);
-        assert_eq!(read_count(machine.perf, event).unwrap().value, 1_000);
+        assert_eq!(machine.perf.pmu.read(event).unwrap().value, 1_000);
         assert_eq!(machine.read_page(page), None, "{}", model.name);
     }
 }

@@ -3,7 +3,7 @@
 use pmu::core::EventCount;
 use pmu::{Kernel, PmuEvent};
 
-use crate::subsystem::Perf;
+use crate::subsystem::{Perf, Result};
 
 /// A record of the ring, of an event whose attributes ask for [`FIELDS`](crate::subsystem::FIELDS) and maybe branches.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) fn words(bytes: &[u8]) -> Vec<u64> {
 
 /// Takes the records out of the ring: those with this header.
 pub(crate) fn raw_records<K: Kernel>(perf: &Perf<K>) -> Vec<Vec<u64>> {
-    let (words, mut records, mut at) = (words(&perf.drain()), vec![], 0);
+    let (words, mut records, mut at) = (words(&perf.ring.take()), vec![], 0);
     while at < words.len() {
         let length = (words[at] >> 48) as usize;
         assert_eq!((words[at] as u32, length % 8), (9, 0), "PERF_RECORD_SAMPLE");
@@ -49,10 +49,7 @@ pub(crate) fn read_records<K: Kernel>(perf: &Perf<K>) -> Vec<Record> {
 }
 
 /// Reads an event whose format has both times.
-pub(crate) fn read_count<K: Kernel>(
-    perf: &'static Perf<K>,
-    event: PmuEvent,
-) -> Result<EventCount, i32> {
+pub(crate) fn read_count<K: Kernel>(perf: &'static Perf<K>, event: PmuEvent) -> Result<EventCount> {
     let mut bytes = [0; 24];
     assert_eq!(perf.read(event, &mut bytes)?, 24);
     let [value, enabled, running] = words(&bytes)[..] else { unreachable!() };

@@ -12,7 +12,7 @@ use crate::access::address::RegisterAddress;
 use crate::access::backend::{AccessErrorKind, AccessFault, AccessOperation};
 use crate::counters::error::CounterError;
 use crate::counters::events::event::GuestMode;
-use crate::counters::hooks::event_facility::EventFacility;
+use crate::counters::hooks::event_facility::{EventFacility, delay_of};
 use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::RunningEvent;
 use crate::counters::names::{CounterId, CounterSet, EventId};
@@ -56,6 +56,8 @@ pub struct CounterSession<'a, S, H> {
     pub(crate) declared: CounterSet,
     /// The session has no counters, and a table for events that take none.
     pub(crate) has_table_alone: bool,
+    /// The events of a session without counters stand still: those of another one are lent or suspended then.
+    pub(crate) stands_still: bool,
     not_send: PhantomData<*mut ()>,
 }
 
@@ -91,6 +93,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
             before,
             declared,
             has_table_alone: false,
+            stands_still: false,
             not_send: PhantomData,
         }
     }
@@ -262,7 +265,8 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
                     // The processor's own load takes 31 bits.
                     max_load = counter.max_reload();
                 }
-                let period = entry.period.first_chunk(max_load);
+                let delay = delay_of(&self.source.facility(), entry);
+                let period = entry.period.first_chunk(max_load, delay);
                 entry.loaded(counter.preload(period));
                 if self.has_parts(event) {
                     // The shares are of what was counted since 0.

@@ -1,6 +1,8 @@
 //! Software events, which the kernel's calls count. They take no counter. A software event in a group counts while the
 //! group's events on counters do.
 
+use core::mem;
+
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
@@ -17,19 +19,28 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         self
     }
 
-    /// Returns whether the session has software events, and no counters.
+    /// Lets the events of a session without counters stand still, as those of another session do while its counters are
+    /// lent. Returns `false` if the session has counters, or no events.
     #[inline(always)]
-    pub(crate) fn has_software_alone(&self) -> bool {
-        S::Facility::SOFTWARE && self.has_table_alone
+    pub(crate) fn stand_still(&mut self, now: u64) -> bool {
+        let is_alone = S::Facility::SOFTWARE && !self.is_open() && self.has_table();
+        // They may stand still already, after a window that did not end.
+        if is_alone && !mem::replace(&mut self.stands_still, true) {
+            self.add_times(now);
+            self.pause_software();
+        }
+        is_alone
     }
 
-    /// Lets software events count again that stood still until `now`.
-    pub(crate) fn continue_software(&self, now: u64) {
-        let paused = self.table().opened().filter(|(_, entry)| {
-            entry.state() == EventState::Waiting && entry.is_without_counter()
-        });
-        paused.for_each(|(_, entry)| entry.skip_time(now));
-        self.settle_software();
+    /// Lets events go on that [stand still](Self::stand_still). Returns `false` if they do not.
+    #[inline(always)]
+    pub(crate) fn go_on(&mut self, now: u64) -> bool {
+        let stood = S::Facility::SOFTWARE && mem::take(&mut self.stands_still);
+        if stood {
+            self.table().opened().for_each(|(_, entry)| entry.skip_time(now));
+            self.settle_software();
+        }
+        stood
     }
 
     /// Returns whether the kernel's calls count an event.

@@ -107,7 +107,8 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// Task. End the window on the same processor. An interrupt may come at any time.
     ///
     /// # Errors
-    /// - [`NotAvailable`](CounterError::NotAvailable): the session has no counters, or was shut down.
+    /// - [`NotAvailable`](CounterError::NotAvailable): the session has no counters and no software events, or was shut
+    ///   down.
     /// - [`Unchanged`](CounterError::Unchanged): nothing is lent, and all events run as before.
     /// - [`StateUnknown`](CounterError::StateUnknown). Nothing is lent, and some events no longer run.
     ///
@@ -125,6 +126,11 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     ) -> Result<CounterWindow<'_, 'a, S, H>, CounterError> {
         let was_lent = self.memory.is_lent();
         let own = if was_lent { self.candidates() } else { self.own() };
+        if self.stand_still(now) {
+            let lent = LentCounters::unowned(CounterSet::NONE, 0);
+            let (declared, values) = (self.declared, [0; MAX_COUNTERS]);
+            return Ok(CounterWindow { counters: self, lent, declared, gate: 0, values });
+        }
         if own.is_empty() || !self.is_open() {
             return Err(CounterError::NotAvailable(self.declared));
         }
@@ -347,6 +353,9 @@ impl<S: EventSource, H: Hardware> CounterWindow<'_, '_, S, H> {
     pub fn end(self, now: u64) -> Result<(), WindowError> {
         let Self { counters, lent, declared, gate, values } = self;
         let own = counters.declared;
+        if counters.go_on(now) {
+            return Ok(());
+        }
         let (ran, mut failures) = (counters.running(own), Failures::default());
         if lent.programmed {
             let status = lent.status | counters.division_bits();

@@ -131,7 +131,8 @@ impl Event {
     /// Zen 3 samples branches for one event alone, taken branches (`pmu_amd::branch_sampling_event`), on core counter
     /// 0. A sample then has up to 16 branches that were taken *after* the counter's overflow, and before its
     /// [interrupt](crate::branches::BranchUnit::holds_interrupt). Events that ask for branches take turns on this
-    /// counter.
+    /// counter. For another event with branches there is
+    /// [no counter](crate::error::CounterError::NoCounterForEvent).
     ///
     /// A processor records by one filter at a time. Events with another filter do not run at the same time:
     /// [rotating](Self::rotating) events take turns.

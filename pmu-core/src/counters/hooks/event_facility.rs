@@ -8,6 +8,7 @@ use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::{Asked, EventControl, Running, RunningEvent, Unsettled};
 use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::registers::counter::Counter;
+use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::period::Waiting;
 use crate::platform::Hardware;
 use crate::precise::sample::PreciseSample;
@@ -511,4 +512,13 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
     fn division(&self) -> Option<Division<'_>> {
         self.0.division().or(self.1.division())
     }
+}
+
+/// Returns the number of occurrences of an event between its counter's overflow and the interrupt, if the processor
+/// [delays](crate::branches::BranchUnit::holds_interrupt) it: the counter overflows so much before the period's end.
+#[inline(always)]
+pub(crate) fn delay_of<F: EventFacility>(facility: &F, entry: &EventEntry) -> u64 {
+    let asks = F::OFFERS && entry.branches().get().is_some();
+    let branches = if asks { facility.branches() } else { None };
+    branches.map_or(0, |branches| branches.unit.delay().into())
 }

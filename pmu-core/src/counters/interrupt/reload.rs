@@ -8,7 +8,7 @@ use crate::counters::error::CounterError;
 use crate::counters::events::count::{EventCount, EventOverflow};
 use crate::counters::events::user_view::UserView;
 use crate::counters::hooks::division::{Division, NotHarvested};
-use crate::counters::hooks::event_facility::{EventFacility, UnitAccess};
+use crate::counters::hooks::event_facility::{EventFacility, UnitAccess, delay_of};
 use crate::counters::hooks::running::Recorded;
 use crate::counters::interrupt::pass::{Pass, Running, Shared};
 use crate::counters::interrupt::sample::total_on;
@@ -76,7 +76,8 @@ where
             period
         } else {
             let full_width = self.memory.full_width.load(Ordering::Relaxed);
-            entry.period.next_chunk(registers.max_load(full_width))
+            let delay = delay_of(&self.facility, entry);
+            entry.period.next_chunk(registers.max_load(full_width), delay)
         };
         let preload = registers.preload(chunk);
         entry.loaded(preload);
@@ -141,7 +142,7 @@ where
         let Some(value) = self.note(read) else { return self.mark_faulted(Some(running.event)) };
         let (_, began) = entry.accumulated();
         entry.accumulate_precise(value, registers.mask());
-        let chunk = entry.period.next_chunk(registers.max_reload());
+        let chunk = entry.period.next_chunk(registers.max_reload(), 0);
         let mut preload = registers.preload(chunk);
         if S::Facility::UNITS && registers.is_unit() {
             // The unit has stopped. Its sample came as many events late as it has counted already.

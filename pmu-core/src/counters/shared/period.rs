@@ -151,33 +151,34 @@ impl SharedPeriod {
     }
 
     /// Returns the number of events with which a counter is loaded when the event begins or resumes. `max_load` is the
-    /// greatest number that the counter takes.
-    pub(crate) fn first_chunk(&self, max_load: u64) -> u64 {
+    /// greatest number that the counter takes; the period ends `delay` events after the last chunk's overflow.
+    pub(crate) fn first_chunk(&self, max_load: u64, delay: u64) -> u64 {
         match self.resume.swap(0, Relaxed) {
-            0 => self.begin(max_load),
+            0 => self.begin(max_load, delay),
             // Another counter may take less, and a period that was set since may be shorter.
             resume => match self.left.load(Relaxed).wrapping_add(resume) {
                 left if left <= self.every.load(Relaxed) => self.take_chunk(left, max_load),
-                _ => self.begin(max_load),
+                _ => self.begin(max_load, delay),
             },
         }
     }
 
     /// Returns the number of events with which the counter is loaded after an overflow.
     #[inline]
-    pub(crate) fn next_chunk(&self, max_load: u64) -> u64 {
+    pub(crate) fn next_chunk(&self, max_load: u64, delay: u64) -> u64 {
         match self.left.load(Relaxed) {
-            0 => self.begin(max_load),
+            0 => self.begin(max_load, delay),
             left => self.take_chunk(left, max_load),
         }
     }
 
     /// Begins a period, and returns its first chunk. A counter that only counts is loaded so that it wraps as late as
     /// it can: a wrap that the interrupt did not see would be lost.
-    fn begin(&self, max_load: u64) -> u64 {
+    fn begin(&self, max_load: u64, delay: u64) -> u64 {
         let every = self.every.load(Relaxed);
         self.current.store(every, Relaxed);
-        self.take_chunk(if every == 0 { max_load } else { every }, max_load)
+        let chunks = if every == 0 { max_load } else { every.saturating_sub(delay).max(1) };
+        self.take_chunk(chunks, max_load)
     }
 
     /// Takes the next chunk of `events`: at most `max_load`. If less than twice that is left, takes half of it, so
@@ -298,11 +299,11 @@ mod tests {
             [(1, 100), (100, 100), (101, 100), (199, 100), (200, 100), (201, 100), (12_345, 100)]
         {
             let shared = every(period);
-            let mut sum = shared.first_chunk(max_load);
+            let mut sum = shared.first_chunk(max_load, 0);
             let mut chunks = 1;
             loop {
                 let over = shared.over();
-                let next = shared.next_chunk(max_load);
+                let next = shared.next_chunk(max_load, 0);
                 if let Some(over) = over {
                     assert_eq!((over, sum), (period, period));
                     break;
@@ -318,19 +319,19 @@ mod tests {
     #[test]
     fn a_period_that_changes_is_reported_as_it_was_loaded() {
         let shared = every(1000);
-        assert_eq!(shared.first_chunk(100_000), 1000);
+        assert_eq!(shared.first_chunk(100_000, 0), 1000);
         shared.set(2000);
-        assert_eq!((shared.over(), shared.next_chunk(100_000)), (Some(1000), 2000));
-        assert_eq!((shared.over(), shared.next_chunk(100_000)), (Some(2000), 2000));
+        assert_eq!((shared.over(), shared.next_chunk(100_000, 0)), (Some(1000), 2000));
+        assert_eq!((shared.over(), shared.next_chunk(100_000, 0)), (Some(2000), 2000));
     }
 
     #[test]
     fn an_event_that_resumes_on_a_shorter_counter_loses_nothing() {
         let shared = every(1000);
-        assert_eq!(shared.first_chunk(100_000), 1000);
+        assert_eq!(shared.first_chunk(100_000, 0), 1000);
         shared.set_resume(700);
-        assert_eq!(shared.first_chunk(400), 350);
-        assert_eq!((shared.over(), shared.next_chunk(400)), (None, 350));
+        assert_eq!(shared.first_chunk(400, 0), 350);
+        assert_eq!((shared.over(), shared.next_chunk(400, 0)), (None, 350));
         assert_eq!(shared.over(), Some(1000));
     }
 
@@ -338,20 +339,20 @@ mod tests {
     fn an_event_that_resumes_with_a_period_shorter_than_what_is_left_begins_that_period() {
         for (period, first) in [(699, 699), (700, 700), (701, 700), (1000, 700)] {
             let shared = every(1000);
-            assert_eq!(shared.first_chunk(100_000), 1000);
+            assert_eq!(shared.first_chunk(100_000, 0), 1000);
             shared.set_resume(700);
             shared.set(period);
-            assert_eq!(shared.first_chunk(100_000), first, "{period}");
+            assert_eq!(shared.first_chunk(100_000, 0), first, "{period}");
         }
     }
 
     #[test]
     fn what_is_only_counted_wraps_as_late_as_it_can_and_is_not_reported() {
         let shared = every(0);
-        assert_eq!(shared.first_chunk(100), 100);
-        assert_eq!((shared.over(), shared.next_chunk(100)), (None, 100));
+        assert_eq!(shared.first_chunk(100, 0), 100);
+        assert_eq!((shared.over(), shared.next_chunk(100, 0)), (None, 100));
         shared.set_resume(7);
-        assert_eq!(shared.first_chunk(100), 100);
+        assert_eq!(shared.first_chunk(100, 0), 100);
         assert!(!shared.end_chunk());
     }
 }

@@ -191,11 +191,6 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
         now: u64,
         overflowed: impl FnMut(Sample<'_, S::Facility>),
     ) -> Result<(), CounterError> {
-        if self.has_software_alone() {
-            self.add_times(now);
-            self.pause_software();
-            return Ok(());
-        }
         self.lend(now, overflowed).map(|window| window.keep_counts())
     }
 
@@ -214,11 +209,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
         now: u64,
         overflowed: impl FnMut(Sample<'_, S::Facility>),
     ) -> Result<CounterSet, CounterError> {
-        if self.has_software_alone() {
-            self.continue_software(now);
-            return Ok(CounterSet::NONE);
-        }
-        if !self.memory.is_lent() {
+        if self.go_on(now) || !self.memory.is_lent() {
             return self.reprogram(overflowed);
         }
         let own = self.candidates();
