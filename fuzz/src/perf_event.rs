@@ -84,7 +84,7 @@ fn attributes(bytes: &[u8]) {
 /// Writes a read and a sample to buffers of every size up to a record's: each is whole, or says how long it would be.
 fn records(attr: &PerfEventAttr, bytes: &[u8]) {
     let Ok(format) = attr.records() else { return };
-    let event = EventId::of_place(0);
+    let event = EventId::of_index(0);
     let counter = CounterSet::ALL.iter().next().unwrap();
     let sample = Sample::<()>::of(EventOverflow { event, period: 1, counter, tag: 2 }, None);
     let call_chain: Vec<_> = bytes.iter().take(9).map(|byte| u64::from(*byte)).collect();

@@ -2,7 +2,7 @@
 //!
 //! - `required`: the kernel's duties, as one trait; `architecture`: what its processors are
 //! - `pmu`: the type, the memory of one processor, and the error of all operations
-//! - `reach`: the session of a processor, here and from elsewhere
+//! - `cross_calls`: the session of a processor, here and from elsewhere
 //! - `facilities`: what events can ask for beside counters; `branches`, `precise`, `top_down`: the branch records, the
 //!   precise records and the parts of issue slots of all processors
 //! - `processors`, `interrupt`: what a processor goes through
@@ -13,6 +13,7 @@
 
 pub(crate) mod architecture;
 pub(crate) mod branches;
+pub(crate) mod cross_calls;
 pub(crate) mod events;
 pub(crate) mod facilities;
 pub(crate) mod interrupt;
@@ -20,7 +21,6 @@ pub(crate) mod pmu;
 pub(crate) mod precise;
 mod processors;
 pub(crate) mod profile;
-pub(crate) mod reach;
 pub(crate) mod required;
 pub(crate) mod software;
 mod thread_events;

@@ -33,7 +33,9 @@ pub use pmu_core::thread::{ThreadEvent, Tick};
 #[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
 pub use pmu_core::x86::NativeMsr;
 pub use pmu_core::x86::Snapshot;
-pub use pmu_core::{Claim, CounterSet, Event, EventCount, GenericEvent, SoftwareEvent};
+pub use pmu_core::{
+    Claim, CounterSet, Event, EventCount, EventStatus, GenericEvent, SoftwareEvent,
+};
 #[cfg(feature = "events")]
 pub use pmu_events as events;
 pub use pmu_intel as intel;
@@ -69,8 +71,8 @@ pub mod frame {
 
 /// A kernel's processors: memory of each, the session of each, and calls of one by another.
 pub mod processors {
+    pub use crate::kernel::cross_calls::{CrossCalls, PmuHardware};
     pub use crate::kernel::pmu::{PmuEvents, PmuSession};
-    pub use crate::kernel::reach::{CrossCalls, PmuHardware};
     pub use crate::kernel::required::KernelHooks;
     pub use crate::per_processor::{Busy, OnProcessor, PerProcessor, ProcessorLocal, Processors};
 }

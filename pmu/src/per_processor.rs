@@ -217,7 +217,7 @@ impl<T, K: Processors> ProcessorLocal<T, K> {
         // Relaxed: `busy` orders the accesses to the value.
         match self.owner.compare_exchange(Self::UNUSED, processor, relaxed, relaxed) {
             Err(owner) if owner != processor => Err(Busy::ProcessorMemory { processor: owner }),
-            _ if processor == Self::UNUSED => Err(Busy::NoPlace { processor }),
+            _ if processor == Self::UNUSED => Err(Busy::NoSlot { processor }),
             // SAFETY: it is this processor's, by the promise of `Processors`.
             _ => Ok(act(unsafe { self.place.enter() }?.value)),
         }
@@ -251,8 +251,8 @@ pub enum Busy {
     #[error("this processor's value is in use")]
     InUse,
     /// The storage has no slot for a processor with this number.
-    #[error("there is no place for processor {processor}")]
-    NoPlace {
+    #[error("there is no slot for processor {processor}")]
+    NoSlot {
         /// Number of the processor that executed the call.
         processor: usize,
     },
@@ -306,7 +306,7 @@ impl<T, K: Processors, const N: usize> PerProcessor<T, K, N> {
     #[inline(never)] // Linked once: each use has another `act`. 1088 bytes of the Hermit-like glue.
     fn enter(&self) -> Result<Entered<'_, T>, Busy> {
         let processor = K::this_processor();
-        let place = self.places.get(processor).ok_or(Busy::NoPlace { processor })?;
+        let place = self.places.get(processor).ok_or(Busy::NoSlot { processor })?;
         // SAFETY: it is this processor's, by the promise of `Processors`.
         unsafe { place.enter() }
     }
@@ -369,7 +369,7 @@ mod tests {
         });
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         let fourth = std::thread::spawn(|| VALUES.with(|_| ())).join().unwrap();
-        assert_eq!(fourth, Err(Busy::NoPlace { processor: 3 }));
+        assert_eq!(fourth, Err(Busy::NoSlot { processor: 3 }));
         assert_eq!(std::format!("{VALUES:?}"), "PerProcessor { places: 3, .. }");
     }
 

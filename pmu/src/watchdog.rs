@@ -147,7 +147,7 @@ impl Watchdog {
     /// # Context
     /// Task, on the watchdog's processor, before the event is started.
     pub fn watch(&self, event: EventId) {
-        let place = event.place().map_or(0, |place| place as u32 + 1);
+        let place = event.index().map_or(0, |place| place as u32 + 1);
         // First: the event may interrupt before the first tick.
         self.touch();
         self.place.store(place, Relaxed);
@@ -170,7 +170,7 @@ impl Watchdog {
     #[inline]
     pub(crate) fn watched(&self) -> Option<EventId> {
         let place = self.place.load(Relaxed).checked_sub(1)?;
-        Some(EventId::of_place(place as usize))
+        Some(EventId::of_index(place as usize))
     }
 
     /// Tells the watchdog that the processor is alive.
@@ -192,7 +192,7 @@ impl Watchdog {
     /// ```
     /// use pmu::Watchdog;
     /// use pmu::core::EventId;
-    /// let (watchdog, event) = (Watchdog::new(), EventId::of_place(0)); // from `CounterSession::open`
+    /// let (watchdog, event) = (Watchdog::new(), EventId::of_index(0)); // from `CounterSession::open`
     /// watchdog.watch(event);
     /// assert!(!watchdog.is_stuck(event)); // the first period is given
     /// watchdog.touch(); // a tick
@@ -206,7 +206,7 @@ impl Watchdog {
     #[inline]
     pub fn is_stuck(&self, event: EventId) -> bool {
         let watched =
-            event.place().is_some_and(|place| self.place.load(Relaxed) == place as u32 + 1);
+            event.index().is_some_and(|place| self.place.load(Relaxed) == place as u32 + 1);
         // Relaxed: the tick and the interrupt are this processor's own.
         watched && !self.touched.swap(false, Relaxed)
     }

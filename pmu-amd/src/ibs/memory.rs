@@ -196,7 +196,7 @@ impl UnitMemory {
 impl LeftSample {
     /// Notes whose sample it is. `period`: the period that it ends.
     pub(crate) fn describe(&self, event: EventId, period: u64, select: u32) {
-        let place = event.place().map_or(FORGOTTEN, |place| place as u32);
+        let place = event.index().map_or(FORGOTTEN, |place| place as u32);
         self.event.store(place, Ordering::Relaxed);
         self.period.store(period, Ordering::Relaxed);
         self.select.store(select, Ordering::Relaxed);
@@ -209,7 +209,7 @@ impl LeftSample {
     /// Returns the event, unless it was closed, and the period.
     pub(crate) fn event(&self) -> Option<(EventId, u64)> {
         let place = self.event.load(Ordering::Relaxed);
-        let event = (place != FORGOTTEN).then(|| EventId::of_place(place as usize));
+        let event = (place != FORGOTTEN).then(|| EventId::of_index(place as usize));
         event.map(|event| (event, self.period.load(Ordering::Relaxed)))
     }
 
@@ -219,7 +219,7 @@ impl LeftSample {
 
     /// Notes that an event was closed.
     pub(crate) fn forget(&self, event: EventId) {
-        let place = event.place().map(|place| place as u32);
+        let place = event.index().map(|place| place as u32);
         if place == Some(self.event.load(Ordering::Relaxed)) {
             self.event.store(FORGOTTEN, Ordering::Relaxed);
         }

@@ -369,9 +369,9 @@ impl EventId {
     }
 
     /// Returns the identity of the opened event whose index in its [`EventTable`](crate::memory::EventTable) is
-    /// `place`: of whatever event is there.
-    pub const fn of_place(place: usize) -> Self {
-        Self::of_bits(Self::FIRST_OPENED | place as u16 & (Self::FIRST_OPENED - 1))
+    /// `index`: of whatever event is there.
+    pub const fn of_index(index: usize) -> Self {
+        Self::of_bits(Self::FIRST_OPENED | index as u16 & (Self::FIRST_OPENED - 1))
     }
 
     /// Returns the index of an opened event in its [`EventTable`](crate::memory::EventTable). Returns `None` for a row
@@ -379,14 +379,14 @@ impl EventId {
     ///
     /// ```
     /// # use pmu_core::EventId;
-    /// /// Finds a kernel's own data of an opened event, by the event's place in the table.
+    /// /// Finds a kernel's own data of an opened event, by the event's index in the table.
     /// fn data_of<T>(all: &[T], event: EventId) -> Option<&T> {
-    ///     all.get(event.place()?)
+    ///     all.get(event.index()?)
     /// }
-    /// assert_eq!(data_of(&["first", "second"], EventId::of_place(1)), Some(&"second"));
+    /// assert_eq!(data_of(&["first", "second"], EventId::of_index(1)), Some(&"second"));
     /// ```
     #[inline]
-    pub const fn place(self) -> Option<usize> {
+    pub const fn index(self) -> Option<usize> {
         match self.bits().checked_sub(Self::FIRST_OPENED) {
             Some(place) => Some(place as usize),
             None => None,
@@ -396,7 +396,7 @@ impl EventId {
 
 impl fmt::Debug for EventId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.place() {
+        match self.index() {
             Some(place) => write!(f, "opened event {place}"),
             None => write!(f, "event of row {}", self.bits()),
         }

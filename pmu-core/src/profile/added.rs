@@ -275,9 +275,9 @@ impl AddedSources {
     }
 
     /// Adds an event as a source for one user, such as a running profile, until the user [releases](Self::release) the
-    /// source. If another user has already claimed the event with a different period, the call adds a second source for
-    /// the event. The second source occupies its own slot, and the first source keeps its interval. In every other case
-    /// the call adds the event as [`add_event`](Self::add_event) does.
+    /// source. If another user has already acquired the event with a different period, the call adds a second source
+    /// for the event. The second source occupies its own slot, and the first source keeps its interval. In every other
+    /// case the call adds the event as [`add_event`](Self::add_event) does.
     ///
     /// If `processor` is given, the call checks that this processor can count the event. If the processor cannot count
     /// the event, the event occupies no slot.
@@ -290,10 +290,10 @@ impl AddedSources {
     /// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
     /// let cycles = Event::generic(GenericEvent::Cycles).every(1_000_003);
     /// let refused = CounterError::NoCounters(NoInterface::NoPerformanceMonitoring).into();
-    /// assert_eq!(ADDED.claim(&cycles, Some(&CounterUnit::NONE)), Err(refused));
+    /// assert_eq!(ADDED.acquire(&cycles, Some(&CounterUnit::NONE)), Err(refused));
     ///
-    /// let source = ADDED.claim(&cycles, None)?;
-    /// let other = ADDED.claim(&cycles.every(100_003), None)?;
+    /// let source = ADDED.acquire(&cycles, None)?;
+    /// let other = ADDED.acquire(&cycles.every(100_003), None)?;
     /// assert_ne!(source, other); // Two profiles, each with its own period.
     /// ADDED.release(source);
     /// ADDED.release(other);
@@ -303,7 +303,7 @@ impl AddedSources {
     /// # Errors
     /// - [`Counters`](InterfaceError::Counters): the processor cannot count the event.
     /// - The errors of [`add_event`](Self::add_event).
-    pub fn claim(
+    pub fn acquire(
         &'static self,
         event: &Event,
         processor: Option<&CounterUnit>,
@@ -325,7 +325,7 @@ impl AddedSources {
         Ok(source)
     }
 
-    /// Undoes one [`claim`](Self::claim) of a source. No other event can use the slot of this source afterwards.
+    /// Undoes one [`acquire`](Self::acquire) of a source. No other event can use the slot of this source afterwards.
     ///
     /// # Context
     /// Task. Other callers may add sources at the same time.
@@ -452,7 +452,7 @@ impl AddedSources {
 
     #[inline]
     fn by_tag(&self, overflow: &EventOverflow) -> Option<(&'static AddedSource, &AddedSlot)> {
-        overflow.event.place()?;
+        overflow.event.index()?;
         let used = self.slots.iter().take(self.used.load(Relaxed));
         let with_source = used.filter_map(|slot| Some((slot.source()?, slot)));
         with_source.into_iter().find(|(source, _)| source.tag() == overflow.tag)

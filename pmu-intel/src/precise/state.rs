@@ -180,7 +180,7 @@ impl EventSlot {
     }
 
     pub(crate) fn event(&self) -> EventId {
-        EventId::of_place(self.event.load(Relaxed) as usize)
+        EventId::of_index(self.event.load(Relaxed) as usize)
     }
 
     pub(crate) fn flags(&self) -> SlotFlags {
@@ -190,7 +190,7 @@ impl EventSlot {
 
 /// Returns the place of an opened event in its table.
 fn place_of(event: EventId) -> u32 {
-    event.place().unwrap_or(0) as u32
+    event.index().unwrap_or(0) as u32
 }
 
 impl SlotFlags {
@@ -297,7 +297,7 @@ impl DepartedEvents {
         // Before `until`, so that whoever sees the event looks at its place. The number never falls: an interrupt that
         // lowered it meanwhile would hide the event.
         self.used.fetch_max(index as u8 + 1, Relaxed);
-        let event = departed.event.and_then(EventId::place);
+        let event = departed.event.and_then(EventId::index);
         // The place is void while it is filled: an interrupt in between must not see a mixture. `until` comes last, and
         // releases.
         place.until.store(0, Relaxed);
@@ -345,7 +345,7 @@ impl DepartedEvents {
 
     /// Notes that an event was closed.
     pub(crate) fn forget(&self, event: EventId) {
-        let Some(closed) = event.place() else { return };
+        let Some(closed) = event.index() else { return };
         for place in self.used() {
             if place.event.load(Relaxed) == closed as u32 {
                 place.event.store(FORGOTTEN, Relaxed);
@@ -387,7 +387,7 @@ impl Place {
         let event = self.event.load(Relaxed);
         Some(Departed {
             counter: CounterSet::from_bits(1 << (bit & 63)).iter().next()?,
-            event: (event != FORGOTTEN).then(|| EventId::of_place(event as usize)),
+            event: (event != FORGOTTEN).then(|| EventId::of_index(event as usize)),
             period: self.period.load(Relaxed),
             reloaded: self.reloaded.load(Relaxed),
             flags: self.flags.load(Relaxed),

@@ -121,7 +121,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         &'static self,
     ) -> Result<BranchRecorder<'static, K::Registers>, PmuError> {
         let processor = K::this_processor();
-        let of = self.processors.get(processor).ok_or(Busy::NoPlace { processor })?;
+        let of = self.processors.get(processor).ok_or(Busy::NoSlot { processor })?;
         let (unit, memory) = of.facilities.branches().map_err(BranchError::from)?;
         Ok(BranchRecorder::take(unit, K::registers(), memory)?)
     }

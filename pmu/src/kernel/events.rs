@@ -6,9 +6,10 @@ use pmu_core::error::CounterError;
 use pmu_core::interrupt::EventOverflow;
 use pmu_core::reading::{RemoteCount, remote_count};
 use pmu_core::registers::{EventSelect, MAX_COUNTERS};
-use pmu_core::{CounterSet, Event, EventCount, EventId};
+use pmu_core::{CounterSet, Event, EventCount, EventId, EventStatus};
 
 use crate::kernel::architecture::Architecture;
+use crate::kernel::interrupt::PmuSample;
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, ProcessorMemory};
 use crate::kernel::profile::close;
 use crate::kernel::required::Kernel;
@@ -130,7 +131,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             let counters = local.session.counters_mut();
             let group = counters.open(&local.unit, events)?;
             let mut members = counters.group_events(group);
-            let mut member = EventId::of_place(0); // The group has as many events as the array.
+            let mut member = EventId::of_index(0); // The group has as many events as the array.
             Ok(core::array::from_fn(|_| {
                 member = members.next().unwrap_or(member);
                 of.opened(member)
@@ -216,6 +217,78 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// As [`enable`](Self::enable).
     pub fn disable(&'static self, event: PmuEvent) -> Result<(), PmuError> {
         self.with_event(event, |local| local.session.counters_mut().disable(event.event, K::now()))
+    }
+
+    /// Returns the state of an event, with the names of Linux: whether it is enabled, on which counter it is, and
+    /// whether it lost its counter.
+    ///
+    /// # Errors
+    /// As [`enable`](Self::enable).
+    pub fn status(&'static self, event: PmuEvent) -> Result<EventStatus, PmuError> {
+        self.with_event(event, |local| local.session.counters_mut().event_status(event.event))
+    }
+
+    /// Lets an event count on without samples, from the next one on, as `PERF_EVENT_IOC_REFRESH` ends. `event` is that
+    /// of the sample: see [`EventTable::stop_reporting`](pmu_core::memory::EventTable::stop_reporting).
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::frame::PlainFrame;
+    /// use pmu::{Interrupted, Pmu};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// /// Samples until the reader has enough.
+    /// fn interrupt(frame: &PlainFrame, mut is_last: impl FnMut(u64) -> bool) -> Interrupted {
+    ///     PMU.interrupt(frame, |sample| {
+    ///         if PMU.source_of(&sample).is_none() // no profile's
+    ///             && is_last(sample.tag)
+    ///         {
+    ///             let _ = PMU.stop_reporting(sample.event);
+    ///         }
+    ///     })
+    /// }
+    /// # let _ = |frame: &PlainFrame| interrupt(frame, |_| false);
+    /// ```
+    ///
+    /// # Context
+    /// Any context on the event's processor, including the closure that gets the event's sample.
+    ///
+    /// # Errors
+    /// [`NotUp`](PmuError::NotUp), and [`Counters`](PmuError::Counters): the event is not open, or has no period.
+    pub fn stop_reporting(&'static self, event: EventId) -> Result<(), PmuError> {
+        let of = self.processors.get(K::this_processor()).ok_or(PmuError::NotUp)?;
+        Ok(of.events.stop_reporting(event)?)
+    }
+
+    /// Reports the precise samples that wait in this processor's memory, to `sampled`: those of the events that the
+    /// kernel opened, before the process whose addresses they have ends or maps other files. See
+    /// [`CounterSession::report_samples`](pmu_core::CounterSession::report_samples).
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::{Pmu, PmuError};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// fn before_unmap(mut push: impl FnMut(u64)) -> Result<(), PmuError> {
+    ///     PMU.report_samples(|sample| push(sample.address(0)))
+    /// }
+    /// # let _ = before_unmap(|_| ());
+    /// ```
+    ///
+    /// # Errors
+    /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session).
+    /// - [`Counters`](PmuError::Counters): accesses to registers failed.
+    pub fn report_samples(
+        &'static self,
+        sampled: impl FnMut(PmuSample<'_, K>),
+    ) -> Result<(), PmuError> {
+        self.on_processor(None, |_, local| {
+            Ok(local.session.counters_mut().report_samples(self.of_kernel(sampled))?)
+        })
     }
 
     /// Returns an event's count, and the times for which it was enabled and on a counter.
@@ -343,7 +416,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ) -> Result<R, PmuError> {
         K::pinned(|| {
             let this = K::this_processor();
-            let of = self.processors.get(this).ok_or(Busy::NoPlace { processor: this })?;
+            let of = self.processors.get(this).ok_or(Busy::NoSlot { processor: this })?;
             match event {
                 Some(event) if event.processor != this => {
                     return Err(PmuError::OtherProcessor(event.processor));

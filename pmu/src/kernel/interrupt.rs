@@ -40,7 +40,7 @@ impl<K: Kernel, F: InterruptFrame, const P: usize, const E: usize, const N: usiz
                 self.is_stuck |= of.watchdog.is_stuck(sample.event);
             }
             None => {
-                let place = sample.event.place().and_then(|place| self.accounted.get_mut(place));
+                let place = sample.event.index().and_then(|place| self.accounted.get_mut(place));
                 // One interrupt may report many records of an event. It counts once toward the limit per tick.
                 let is_first = place.is_some_and(|of| !core::mem::replace(of, true));
                 of.events.account_sample(sample.event, is_first, K::now);
@@ -249,32 +249,24 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Returns the event source and the counter memory of a processor. A handler, or a task on another processor,
     /// passes the two values to the following functions of `pmu-core`: [`sample_read`](pmu_core::reading::sample_read),
     /// [`user_view`](pmu_core::reading::user_view()), [`remote_count`](pmu_core::reading::remote_count()), and, before
-    /// each VM entry, [`guest_control`](pmu_core::lending::guest_control()). The event source's method `opened` returns
-    /// the table of opened events. This table has the methods `set_period` and `stop_reporting`.
+    /// each VM entry, [`guest_control`](pmu_core::lending::guest_control()).
     ///
     /// Returns `None` before the first [`processor_up`](Self::processor_up), and for a processor number of `P` or more.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::core::EventSource;
-    /// use pmu::{Interrupted, Kernel, Pmu};
-    /// use pmu::frame::PlainFrame;
+    /// use pmu::core::lending::{GuestControl, guest_control};
+    /// use pmu::{Kernel, Pmu};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
-    /// /// Samples until the reader has enough: then the event counts on, without samples.
-    /// fn interrupt(frame: &PlainFrame, mut is_last: impl FnMut(u64) -> bool) -> Interrupted {
-    ///     PMU.interrupt(frame, |sample| {
-    ///         if PMU.source_of(&sample).is_none() // no profile's
-    ///             && is_last(sample.tag)
-    ///             && let Some((events, _)) = PMU.events_of(MyKernel::this_processor())
-    ///         {
-    ///             let _ = events.opened().stop_reporting(sample.event);
-    ///         }
-    ///     })
+    /// /// Returns the values of `IA32_PERF_GLOBAL_CTRL` for a guest whose counters the host shares, and for the host.
+    /// fn before_entry() -> Option<GuestControl> {
+    ///     let (events, memory) = PMU.events_of(MyKernel::this_processor())?;
+    ///     guest_control(&events, memory)
     /// }
-    /// # let _ = |frame: &PlainFrame| interrupt(frame, |_| false);
+    /// # assert_eq!(before_entry().map(drop), None); // No processor is up.
     /// ```
     ///
     /// # Context

@@ -33,9 +33,9 @@ use crate::watchdog::Watchdog;
 /// | [`processor_up`](Self::processor_up), [`processor_down`](Self::processor_down) | on the processor that comes up, or goes down |
 /// | [`processor_suspended`](Self::processor_suspended), [`processor_resumed`](Self::processor_resumed) | on the processor, before and after a suspend |
 /// | [`interrupt`](Self::interrupt), [`serve_call`](Self::serve_call) | in the handlers of the performance interrupt, and of [`Kernel::interrupt`] |
-/// | [`source_of`](Self::source_of), [`sample_read`](Self::sample_read) | the profile source of a sample; the counts of its event's group |
+/// | [`source_of`](Self::source_of), [`sample_read`](Self::sample_read), [`stop_reporting`](Self::stop_reporting) | the profile source of a sample; the counts of its event's group; no more samples of its event |
 /// | [`tick`](Self::tick) | in the timer tick of each processor |
-/// | [`open`](Self::open), [`open_group`](Self::open_group), [`open_member`](Self::open_member); [`start`](Self::start), [`start_group`](Self::start_group); [`enable`](Self::enable), [`disable`](Self::disable), [`read`](Self::read), [`read_group`](Self::read_group), [`reset`](Self::reset), [`set_period`](Self::set_period), [`close`](Self::close), [`close_member`](Self::close_member) | events of a processor |
+/// | [`open`](Self::open), [`open_group`](Self::open_group), [`open_member`](Self::open_member); [`start`](Self::start), [`start_group`](Self::start_group); [`enable`](Self::enable), [`disable`](Self::disable), [`read`](Self::read), [`read_group`](Self::read_group), [`status`](Self::status), [`reset`](Self::reset), [`set_period`](Self::set_period), [`close`](Self::close), [`close_member`](Self::close_member) | events of a processor |
 /// | [`perf_event`](Self::perf_event) | the event for which attributes of perf stand |
 /// | [`thread_event`](Self::thread_event), [`thread_group`](Self::thread_group), [`thread_member`](Self::thread_member), [`switch`](Self::switch), [`with_thread`](Self::with_thread), [`read_thread`](Self::read_thread) | events of threads |
 /// | [`happened`](Self::happened), [`clock_interrupt`](Self::clock_interrupt) | what software events count, with [`SoftwareEvents`](crate::facilities::SoftwareEvents) |
@@ -48,9 +48,10 @@ use crate::watchdog::Watchdog;
 /// | [`source`](Self::source) | the source for a profile object that the kernel creates itself |
 /// | [`record_branches`](Self::record_branches), [`branch_recorder`](Self::branch_recorder) | the last branches before a moment that the kernel chooses, with [`BranchRecords`](crate::facilities::BranchRecords) |
 /// | [`before_idle`](Self::before_idle), [`after_idle`](Self::after_idle) | around the idle loop's wait, with [`BranchRecords`](crate::facilities::BranchRecords): Zen 3's branch sampling |
+/// | [`report_samples`](Self::report_samples) | precise samples that wait in memory |
 /// | [`precise_records`](Self::precise_records) | the memory of the executing processor's precise records, with [`PreciseRecords`](crate::facilities::PreciseRecords) |
 /// | [`watch`](Self::watch), [`watch_by`](Self::watch_by), [`unwatch`](Self::unwatch), [`touch`](Self::touch) | the watchdog of a processor |
-/// | [`with`](Self::with), [`machine`](Self::machine), [`profiles`](Self::profiles), [`hardware`](Self::hardware) | the objects that the `Pmu` combines, for operations that `Pmu` itself does not have, such as [`report_samples`](pmu_core::CounterSession::report_samples) |
+/// | [`with`](Self::with), [`machine`](Self::machine), [`profiles`](Self::profiles), [`hardware`](Self::hardware) | the objects that the `Pmu` combines, for operations that `Pmu` itself does not have, such as [`freeze_on_interrupt`](pmu_core::CounterSession::freeze_on_interrupt) |
 ///
 /// ```
 /// use pmu::{Event, GenericEvent, Pmu, PmuError, Snapshot};
@@ -293,7 +294,7 @@ impl PmuError {
             }) => errno(*reason),
             Self::Events(error) => errno(error.reason),
             Self::Perf(error) => error.errno(),
-            Self::NotUp | Self::Session(Busy::NoPlace { .. }) => 19,
+            Self::NotUp | Self::Session(Busy::NoSlot { .. }) => 19,
             Self::Suspended | Self::IsUp | Self::Session(_) => 16,
             Self::Branches(BranchError::MemoryInUse | BranchError::Lent) => 16,
             Self::Branches(

@@ -182,7 +182,7 @@ where
         &'static self,
         processor: usize,
     ) -> Result<(&'static PreciseUnit, &'static PreciseMemory), PmuError> {
-        let of = self.processors.get(processor).ok_or(Busy::NoPlace { processor })?;
+        let of = self.processors.get(processor).ok_or(Busy::NoSlot { processor })?;
         Ok(of.facilities.precise()?)
     }
 }

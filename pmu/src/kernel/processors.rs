@@ -10,11 +10,11 @@ use pmu_core::{CounterSet, CounterUnit, Event, EventSource, GenericEvent};
 use pmu_kprofile::ProfileError;
 
 use crate::kernel::architecture::ProcessorOf;
+use crate::kernel::cross_calls::number;
 use crate::kernel::facilities::Facilities;
 use crate::kernel::interrupt::PmuSample;
 use crate::kernel::pmu::{LocalState, Pmu, PmuError};
 use crate::kernel::profile::close;
-use crate::kernel::reach::number;
 use crate::kernel::required::{Kernel, KernelHooks};
 use crate::per_processor::Busy;
 use crate::watchdog::Watchdog;
@@ -63,7 +63,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ) -> Result<CounterSet, PmuError> {
         let (this, counters) = K::pinned(|| {
             let index = K::this_processor();
-            let of = self.processors.get(index).ok_or(Busy::NoPlace { processor: index })?;
+            let of = self.processors.get(index).ok_or(Busy::NoSlot { processor: index })?;
             let machine = self.detect(this_processor);
             self.session_slot(|slot| {
                 if slot.is_some() {

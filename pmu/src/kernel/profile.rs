@@ -110,7 +110,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ) -> Result<ProfileObject<'b>, PmuError> {
         let size = range.end.saturating_sub(range.start);
         let fits = |log2: &u32| size.div_ceil(1 << log2) <= buffer.len() as u64;
-        let claimed = self.claim_for_profile(by.into())?;
+        let acquired = self.acquire_for_profile(by.into())?;
         let request = BasicProfile {
             process: None,
             base: range.start,
@@ -118,7 +118,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             // If none fits, `basic` refuses the largest one, with the error that says why.
             bucket_log2: (2..31).find(fits).unwrap_or(31),
             buffer,
-            source: claimed.source,
+            source: acquired.source,
             affinity: Some(Affinity::ALL),
         };
         let object = ProfileObject::basic(self.profiles.rules(), request, &self.hardware())?;
@@ -162,15 +162,15 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         callback: &dyn ProfileCallback,
         work: impl FnOnce(),
     ) -> Result<(), PmuError> {
-        let claimed = self.claim_for_profile(by.into())?;
-        let object = ProfileObject::callback(self.profiles.rules(), claimed.source, callback)?;
+        let acquired = self.acquire_for_profile(by.into())?;
+        let object = ProfileObject::callback(self.profiles.rules(), acquired.source, callback)?;
         self.during(&object, work)
     }
 
     /// Returns the profile source for `by`. With this source, the kernel can create a profile object itself. If `by` is
     /// an event, the call adds a source for the event, as
-    /// [`AddedSources::claim`](pmu_core::profile::AddedSources::claim) does. The added source is never removed. At most
-    /// `N` sources can be added: one for each pair of event and period.
+    /// [`AddedSources::acquire`](pmu_core::profile::AddedSources::acquire) does. The added source is never removed. At
+    /// most `N` sources can be added: one for each pair of event and period.
     ///
     /// The call refuses an event that the machine lacks, and then adds no source. Before the first
     /// [`processor_up`](Self::processor_up) the machine is not known, so any event is accepted.
@@ -178,22 +178,22 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// [`Interface`](PmuError::Interface): the event cannot be a profile source.
     pub fn source(&'static self, by: impl Into<Profiled>) -> Result<KProfileSource, PmuError> {
-        let claimed = self.claim(by.into())?;
-        let source = claimed.source;
+        let acquired = self.acquire(by.into())?;
+        let source = acquired.source;
         // The caller has the source from now on: it is not released.
-        core::mem::forget(claimed);
+        core::mem::forget(acquired);
         Ok(source)
     }
 
-    fn claim_for_profile(&'static self, by: Profiled) -> Result<Claimed, PmuError> {
-        let claimed = self.claim(by)?;
+    fn acquire_for_profile(&'static self, by: Profiled) -> Result<Acquired, PmuError> {
+        let acquired = self.acquire(by)?;
         let is_any_up = self.processors.iter().any(|of| of.is_up.load(Relaxed));
-        if is_any_up { Ok(claimed) } else { Err(PmuError::NotUp) }
+        if is_any_up { Ok(acquired) } else { Err(PmuError::NotUp) }
     }
 
-    fn claim(&'static self, by: Profiled) -> Result<Claimed, PmuError> {
+    fn acquire(&'static self, by: Profiled) -> Result<Acquired, PmuError> {
         match by {
-            Profiled::Source(source) => Ok(Claimed { source, of: None }),
+            Profiled::Source(source) => Ok(Acquired { source, of: None }),
             Profiled::Event(event) => {
                 check_software::<K>(&event)?;
                 K::pinned(|| {
@@ -201,9 +201,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                     while self.is_adding.swap(true, Acquire) {
                         core::hint::spin_loop();
                     }
-                    let source = self.added.claim(&event, self.machine().map(EventSource::unit));
+                    let source = self.added.acquire(&event, self.machine().map(EventSource::unit));
                     self.is_adding.store(false, Release);
-                    Ok(Claimed { source: source?, of: Some(&self.added) })
+                    Ok(Acquired { source: source?, of: Some(&self.added) })
                 })
             }
         }
@@ -262,7 +262,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ) -> Result<[EventCount; C], PmuError> {
         K::pinned(|| {
             let this = K::this_processor();
-            let of = self.processors.get(this).ok_or(Busy::NoPlace { processor: this })?;
+            let of = self.processors.get(this).ok_or(Busy::NoSlot { processor: this })?;
             let group = of.opened(self.with_local(|local| begin(local, events))??);
             let counted = Counted { pmu: self, of, group };
             work();
@@ -281,12 +281,12 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 }
 
 /// A source that a profile uses, and that is released if it was added for the profile.
-struct Claimed {
+struct Acquired {
     source: KProfileSource,
     of: Option<&'static AddedSources>,
 }
 
-impl Drop for Claimed {
+impl Drop for Acquired {
     fn drop(&mut self) {
         if let Some(added) = self.of {
             added.release(self.source);

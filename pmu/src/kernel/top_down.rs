@@ -135,7 +135,7 @@ where
     /// - [`Facility`](PmuError::Facility): the processor does not divide issue slots, the kernel's [`Facilities`] have
     ///   no [`TopDownParts`], or the processor has not been up yet.
     pub fn top_down(&'static self, processor: usize) -> Result<&'static TopDownUnit, PmuError> {
-        let of = self.processors.get(processor).ok_or(Busy::NoPlace { processor })?;
+        let of = self.processors.get(processor).ok_or(Busy::NoSlot { processor })?;
         Ok(of.facilities.top_down()?)
     }
 

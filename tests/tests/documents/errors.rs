@@ -119,7 +119,7 @@ fn errors_of_a_machine_and_of_events_name_number_and_place() {
     say(&[
         (&InvalidVector(31), &["vector 31"]),
         (&Busy::InUse, &["in use"]),
-        (&Busy::NoPlace { processor: 9 }, &["processor 9"]),
+        (&Busy::NoSlot { processor: 9 }, &["processor 9"]),
         (&PerfError::Type(7), &["type 7"]),
         (&PerfError::Hardware(10), &["hardware event 10"]),
         (&PerfError::Bits(0x40_0000), &["0x400000"]),

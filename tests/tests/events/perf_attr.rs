@@ -519,7 +519,7 @@ fn an_event_that_the_counters_refuse_has_linuxs_number() {
         (unit.counters_of(&Event::generic(GenericEvent::Cycles)).unwrap_err(), enoent),
         (Unchanged(fault), eio),
         (StateUnknown(fault), eio),
-        (NoSuchEvent(EventId::of_place(0)), ebadf),
+        (NoSuchEvent(EventId::of_index(0)), ebadf),
         (InsufficientMemory { needed: 9, lent: 8 }, enomem),
         (MemoryInUse, ebusy),
         (NotAvailable(CounterSet::GENERAL), ebusy),

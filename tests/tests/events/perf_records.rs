@@ -30,7 +30,7 @@ impl EventFacility for Recorded {
 }
 
 const OVERFLOW: EventOverflow = EventOverflow {
-    event: EventId::of_place(0),
+    event: EventId::of_index(0),
     period: 4_096,
     counter: CounterId::general(0).unwrap(),
     tag: 7,

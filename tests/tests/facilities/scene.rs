@@ -121,7 +121,7 @@ impl<'a> Scene<'a> {
     /// Returns the event that is sampled.
     pub(crate) fn sampled_event(&self) -> EventId {
         let runs = |event: &EventId| self.memory.counter_of(*event) == self.counters[0];
-        (0..2).map(EventId::of_place).find(runs).unwrap()
+        (0..2).map(EventId::of_index).find(runs).unwrap()
     }
 
     /// Returns the source of the events, with all facilities.

@@ -111,7 +111,7 @@ fn a_processors_branch_records_are_taken_once_and_given_back() {
     assert_eq!(pmu.record_branches(nothing, |_| ()), Err(refused));
     assert_eq!(pmu.record_branches(BranchFilter::ALL, |_| recording()), Ok(true));
     assert!(!recording());
-    let nowhere = PmuError::Session(Busy::NoPlace { processor: PROCESSORS });
+    let nowhere = PmuError::Session(Busy::NoSlot { processor: PROCESSORS });
     assert_eq!(machine.on(PROCESSORS, || pmu.branch_recorder().map(|_| ())), Err(nowhere));
 }
 

@@ -434,7 +434,7 @@ fn a_handle_does_not_reach_what_has_the_place_of_an_event_that_was_closed_elsewh
         assert_eq!(pmu.close(event), Err(gone(event)));
         pmu.watch(PERIOD, 10).unwrap();
         let place = |session: &mut PmuSession<_>, _: &_| {
-            let place = EventId::of_place(event.id().place().unwrap());
+            let place = EventId::of_index(event.id().index().unwrap());
             session.counters_mut().event_tag(place).is_ok()
         };
         assert_eq!(pmu.with(place), Ok(true), "the watchdog's");

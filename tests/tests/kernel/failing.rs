@@ -85,7 +85,7 @@ fn a_request_that_meets_a_session_in_use_is_served_by_whoever_used_it() {
 fn a_processor_beyond_those_of_the_door_is_refused() {
     let (machine, pmu) = machine();
     machine.on(PROCESSORS, || {
-        let refused = PmuError::Session(Busy::NoPlace { processor: PROCESSORS });
+        let refused = PmuError::Session(Busy::NoSlot { processor: PROCESSORS });
         assert_eq!(pmu.processor_up(&machine.snapshot()), Err(refused));
         assert_eq!(pmu.count(&[cycles()], || ()), Err(refused));
         pmu.touch();
@@ -279,7 +279,7 @@ fn the_kernel_s_events_are_not_those_of_the_watchdog_and_of_profiles() {
         // The identity's place is the watchdog's now, and then that of an event of the kernel.
         let close = |event| pmu.with(|session, _| session.counters_mut().close(event, 0)).unwrap();
         assert_eq!(close(stale).unwrap_err().reason, CounterError::NoSuchEvent(stale));
-        close(EventId::of_place(stale.place().unwrap())).unwrap(); // whatever is there: the kernel's error
+        close(EventId::of_index(stale.index().unwrap())).unwrap(); // whatever is there: the kernel's error
         assert_eq!(open(), stale);
         for _ in 0..3 {
             machine.happen(0, Happens::Instructions, PERIOD);

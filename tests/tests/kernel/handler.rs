@@ -45,7 +45,7 @@ fn a_handler_reads_a_group_publishes_its_page_and_ends_its_reports() {
             let read = read.map(|read| (read.tag, read.count.unwrap().value));
             samples.borrow_mut().push(read.collect::<Vec<_>>().try_into().unwrap());
             if samples.borrow().len() == 2 {
-                events.opened().stop_reporting(overflow.event).unwrap();
+                pmu.stop_reporting(overflow.event).unwrap();
             }
         });
         assert_eq!(interrupted.error, None);

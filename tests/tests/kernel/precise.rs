@@ -203,9 +203,7 @@ fn a_processors_threshold_and_its_dropped_records_are_the_kernels_to_see() {
         start(pmu, &event(0).precise(Precision::ConstantSkid)).unwrap();
         happen(0, 5 * PERIOD);
         assert_eq!(SAMPLES.take(), [], "{version}: they wait");
-        let reported =
-            pmu.with(|session, _| session.counters_mut().report_samples(|sample| sampled(&sample)));
-        reported.unwrap().unwrap();
+        pmu.report_samples(|sample| sampled(&sample)).unwrap();
         let expected: Vec<Seen> = (0..5).map(|number| (0, address(number), vec![])).collect();
         assert_eq!(SAMPLES.take(), expected, "{version}");
         assert_eq!(memory.dropped(), Default::default(), "{version}");
@@ -241,7 +239,7 @@ fn what_cannot_record_says_so_and_counts_all_the_same() {
     start(pmu, &event(0).precise(Precision::ConstantSkid)).unwrap();
     happen(0, PERIOD);
     assert_eq!(SAMPLES.take(), [(0, address(0), vec![])]);
-    let nowhere = PmuError::Session(Busy::NoPlace { processor: 1 });
+    let nowhere = PmuError::Session(Busy::NoSlot { processor: 1 });
     assert_eq!(pmu.precise_records(1).map(|_| ()), Err(nowhere));
     // Neither has a kernel that did not choose the records, nor a processor that has not been up.
     let not_declared = Err(PmuError::Facility(NoFacility::NotDeclared));

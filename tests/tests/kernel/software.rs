@@ -41,7 +41,7 @@ fn happen(pmu: &'static TestPmu, what: SoftwareEvent, user: bool) -> Vec<(u16, u
     pmu.happened(what, &frame(user), |sample| {
         assert_eq!((sample.counter, sample.instruction()), (CounterId::SOFTWARE, None));
         assert_eq!(sample.branches().count(), 0);
-        samples.push((sample.event.place().unwrap() as u16, sample.period));
+        samples.push((sample.event.index().unwrap() as u16, sample.period));
     });
     samples
 }
@@ -107,7 +107,7 @@ fn what_happens_is_counted_in_its_mode_while_the_event_is_enabled() {
 fn each_period_is_sampled_once_and_a_reset_leaves_it() {
     on_each(|_, pmu| {
         let event = pmu.start(&FAULTS.every(3).with_total()).unwrap();
-        let place = event.id().place().unwrap() as u16;
+        let place = event.id().index().unwrap() as u16;
         let fault = || happen(pmu, SoftwareEvent::MinorFaults, true);
         let sampled: Vec<_> = (1..=10).filter(|_| fault() == [(place, 3)]).collect();
         assert_eq!(sampled, [3, 6, 9]);
@@ -366,9 +366,7 @@ fn a_guest_and_a_suspend_are_not_counted() {
 fn the_state_of_an_event_without_a_counter_is_told() {
     on_each(|_, pmu| {
         let event = pmu.open(&FAULTS).unwrap();
-        let status = || {
-            pmu.with(|session, _| session.counters_mut().event_status(event.id())).unwrap().unwrap()
-        };
+        let status = || pmu.status(event).unwrap();
         assert_eq!(status(), EventStatus::Off);
         pmu.enable(event).unwrap();
         assert_eq!(status(), EventStatus::Active(CounterId::SOFTWARE));

@@ -234,7 +234,7 @@ fn a_function_is_counted_once_and_the_counters_are_given_back_where_it_unwinds()
         let in_use = Err(PmuError::Session(Busy::InUse));
         assert_eq!(pmu.with(|_, _| count(&|| ())), Ok(in_use));
         machine.on(PROCESSORS, || {
-            let nowhere = PmuError::Session(Busy::NoPlace { processor: PROCESSORS });
+            let nowhere = PmuError::Session(Busy::NoSlot { processor: PROCESSORS });
             assert_eq!(count(&|| ()), Err(nowhere));
             assert_eq!(pmu.top_down(PROCESSORS), Err(nowhere));
         });

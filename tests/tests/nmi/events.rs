@@ -161,7 +161,7 @@ impl Processor {
 
     /// No tick comes: the watched event has one period, and is late at each further one.
     pub(crate) fn is_late(&self, event: EventId) -> bool {
-        let watched = self.ids.get()[SAMPLED].and_then(EventId::place) == event.place();
+        let watched = self.ids.get()[SAMPLED].and_then(EventId::index) == event.index();
         watched && self.verdicts.replace(1) > 0
     }
 

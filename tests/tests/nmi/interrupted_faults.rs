@@ -268,7 +268,7 @@ fn disturb(
         // Events between reading and loading a running counter are lost.
         let within = matches!(scene.operation, Operation::Reprogram | Operation::Suspend);
         let exact = transient && !(within && matches!(interrupts, Interrupts::EverySecond));
-        go_on(&world, &mut case, &mock, exact, context);
+        continue_software(&world, &mut case, &mock, exact, context);
     }
     case.counters.shut_down().unwrap();
     given_back(processor, scene, &found, &mock, context);
@@ -284,7 +284,7 @@ fn disturb(
 
 /// Asserts that running events are counted, and reported once per period; counts are lost only under a permanent
 /// fault, and none is invented.
-fn go_on(
+fn continue_software(
     world: &Disturbed<'_>,
     case: &mut Case<'_, '_>,
     mock: &Mock<'_>,

@@ -402,7 +402,7 @@ fn an_identity_of_a_closed_event_names_no_later_one() {
         assert_eq!(counters.close(first, 0).reason(), Err(gone));
         happen(&mock, 3, 5);
         // Whatever is in the place; and the later one itself.
-        assert_eq!(total(&counters, EventId::of_place(second.place().unwrap())), 5);
+        assert_eq!(total(&counters, EventId::of_index(second.index().unwrap())), 5);
         assert_eq!(total(&counters, second), 5);
         assert_eq!(
             counters.group_events(second).map(|event| total(&counters, event)).sum::<u64>(),

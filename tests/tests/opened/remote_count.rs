@@ -96,7 +96,7 @@ fn a_current_count_that_another_processor_reads_is_never_torn() {
     const ROUNDS: u64 = 300;
     const EVENTS: u64 = 2 * PERIOD + 10;
     let (memory, table, done) = (Memory::new(), Table::new(), AtomicBool::new(false));
-    let event = EventId::of_place(0);
+    let event = EventId::of_index(0);
     thread::scope(|scope| {
         scope.spawn(|| {
             let processor = plain(4);

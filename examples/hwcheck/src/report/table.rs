@@ -24,7 +24,7 @@ pub enum TableError {
     /// A file is not a report: its name.
     Report(String, ReportError),
     /// The README has no place for the table.
-    NoPlace,
+    NoSlot,
 }
 
 impl fmt::Display for TableError {
@@ -32,7 +32,7 @@ impl fmt::Display for TableError {
         match self {
             Self::Io(name, error) => write!(f, "{}: {error}", name.escape_debug()),
             Self::Report(name, error) => write!(f, "{}: {error}", name.escape_debug()),
-            Self::NoPlace => write!(f, "README.md lacks the lines {BEGIN:?} and {END:?}"),
+            Self::NoSlot => write!(f, "README.md lacks the lines {BEGIN:?} and {END:?}"),
         }
     }
 }
@@ -51,8 +51,8 @@ pub fn readme(folder: &Path) -> Result<String, TableError> {
     let path = folder.join("README.md");
     let readme = fs::read_to_string(&path).map_err(io(&path))?;
     let table = table(&reports(folder)?);
-    let (before, rest) = readme.split_once(BEGIN).ok_or(TableError::NoPlace)?;
-    let (_, after) = rest.split_once(END).ok_or(TableError::NoPlace)?;
+    let (before, rest) = readme.split_once(BEGIN).ok_or(TableError::NoSlot)?;
+    let (_, after) = rest.split_once(END).ok_or(TableError::NoSlot)?;
     Ok(format!("{before}{BEGIN}\n{table}\n{END}{after}"))
 }
 

@@ -57,7 +57,7 @@ pub struct CounterSession<'a, S, H> {
     /// The session has no counters, and a table for events that take none.
     pub(crate) has_table_alone: bool,
     /// The events of a session without counters stand still: those of another one are lent or suspended then.
-    pub(crate) stands_still: bool,
+    pub(crate) is_paused_alone: bool,
     not_send: PhantomData<*mut ()>,
 }
 
@@ -93,7 +93,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
             before,
             declared,
             has_table_alone: false,
-            stands_still: false,
+            is_paused_alone: false,
             not_send: PhantomData,
         }
     }

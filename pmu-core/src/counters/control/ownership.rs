@@ -367,7 +367,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// were stopped. The session stays open, and `shut_down` may be called again.
     pub fn shut_down(&mut self) -> Result<(), CounterError> {
         if S::Facility::SOFTWARE && mem::take(&mut self.has_table_alone) {
-            self.stands_still = false;
+            self.is_paused_alone = false;
             self.table().give_back();
         }
         if !self.is_open() {

@@ -22,20 +22,20 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Lets the events of a session without counters stand still, as those of another session do while its counters are
     /// lent. Returns `false` if the session has counters, or no events.
     #[inline(always)]
-    pub(crate) fn stand_still(&mut self, now: u64) -> bool {
+    pub(crate) fn pause_software_alone(&mut self, now: u64) -> bool {
         let is_alone = S::Facility::SOFTWARE && !self.is_open() && self.has_table();
         // They may stand still already, after a window that did not end.
-        if is_alone && !mem::replace(&mut self.stands_still, true) {
+        if is_alone && !mem::replace(&mut self.is_paused_alone, true) {
             self.add_times(now);
             self.pause_software();
         }
         is_alone
     }
 
-    /// Lets events go on that [stand still](Self::stand_still). Returns `false` if they do not.
+    /// Lets events go on that [stand still](Self::pause_software_alone). Returns `false` if they do not.
     #[inline(always)]
-    pub(crate) fn go_on(&mut self, now: u64) -> bool {
-        let stood = S::Facility::SOFTWARE && mem::take(&mut self.stands_still);
+    pub(crate) fn continue_software(&mut self, now: u64) -> bool {
+        let stood = S::Facility::SOFTWARE && mem::take(&mut self.is_paused_alone);
         if stood {
             self.table().opened().for_each(|(_, entry)| entry.skip_time(now));
             self.settle_software();

@@ -126,7 +126,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     ) -> Result<CounterWindow<'_, 'a, S, H>, CounterError> {
         let was_lent = self.memory.is_lent();
         let own = if was_lent { self.candidates() } else { self.own() };
-        if self.stand_still(now) {
+        if self.pause_software_alone(now) {
             let lent = LentCounters::unowned(CounterSet::NONE, 0);
             let (declared, values) = (self.declared, [0; MAX_COUNTERS]);
             return Ok(CounterWindow { counters: self, lent, declared, gate: 0, values });
@@ -353,7 +353,7 @@ impl<S: EventSource, H: Hardware> CounterWindow<'_, '_, S, H> {
     pub fn end(self, now: u64) -> Result<(), WindowError> {
         let Self { counters, lent, declared, gate, values } = self;
         let own = counters.declared;
-        if counters.go_on(now) {
+        if counters.continue_software(now) {
             return Ok(());
         }
         let (ran, mut failures) = (counters.running(own), Failures::default());

@@ -66,7 +66,7 @@ pub enum RemoteCount {
 ///     }
 /// }
 /// # let _ = |table: &EventTable, memory: &CounterMemory| {
-/// #     read((table, memory), EventId::of_place(0), 0, || Ok(EventCount::default()))
+/// #     read((table, memory), EventId::of_index(0), 0, || Ok(EventCount::default()))
 /// # };
 /// ```
 ///

@@ -296,7 +296,7 @@ impl EventTable {
     /// Returns the entry of an opened event, as [`entry`](Self::entry) does, in line.
     #[inline]
     pub(crate) fn entry_in_interrupt(&self, event: EventId) -> Option<&EventEntry> {
-        let entry = self.entries.get(event.place()?)?;
+        let entry = self.entries.get(event.index()?)?;
         (entry.state() != EventState::Closed).then_some(entry)
     }
 
@@ -387,7 +387,7 @@ impl EventTable {
     }
 
     fn places(&self) -> impl Iterator<Item = (EventId, &EventEntry)> {
-        (0..0x800).map(EventId::of_place).zip(&self.entries)
+        (0..0x800).map(EventId::of_index).zip(&self.entries)
     }
 
     /// Takes the table for a processor's session. Returns `false` if another session has it.

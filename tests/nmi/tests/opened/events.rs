@@ -130,7 +130,7 @@ impl Reports {
             None => {
                 let stuck = watchdog.is_stuck(overflow.event);
                 self.stuck.fetch_add(stuck.into(), SeqCst);
-                (overflow.event.place().map_or(EVENTS, |place| place + 1), overflow.period)
+                (overflow.event.index().map_or(EVENTS, |place| place + 1), overflow.period)
             }
         };
         match (self.count.get(place), self.sum.get(place)) {
@@ -255,7 +255,7 @@ fn interrupt<I: EventSource<Processor = Snapshot>>(
     };
     let ids = [None, Some(sampled_id), Some(counted_id), Some(own_id)];
     for (place, id) in ids.into_iter().enumerate() {
-        assert_eq!(id.and_then(EventId::place), place.checked_sub(1), "{context}");
+        assert_eq!(id.and_then(EventId::index), place.checked_sub(1), "{context}");
     }
     if operation == StopGroup {
         counters.start(group.unwrap(), 0).unwrap();

@@ -407,7 +407,7 @@ mod tests {
         assert_eq!(size_of::<Plan>(), 2 * MAX_COUNTERS + size_of::<CounterSet>());
         let mut plan = Plan::EMPTY;
         let counters = [CounterId::general(0), CounterId::general(15), CounterId::fixed(7)];
-        let events = [EventId::of_row(0), EventId::of_place(0x7FF), EventId::of_place(0)];
+        let events = [EventId::of_row(0), EventId::of_index(0x7FF), EventId::of_index(0)];
         for encoding in 0..4 {
             for (counter, event) in counters.into_iter().flatten().zip(events) {
                 let placed = Placement::new(event, encoding);

@@ -32,7 +32,7 @@ pub enum EventStatus {
 }
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
-    /// Returns the opened events, in the order of their [places](EventId::place) in the session's table.
+    /// Returns the opened events, in the order of their [indices](EventId::index) in the session's table.
     /// [Unlisted](crate::Event::unlisted) events are omitted.
     ///
     /// ```

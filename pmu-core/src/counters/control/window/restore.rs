@@ -209,7 +209,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
         now: u64,
         overflowed: impl FnMut(Sample<'_, S::Facility>),
     ) -> Result<CounterSet, CounterError> {
-        if self.go_on(now) || !self.memory.is_lent() {
+        if self.continue_software(now) || !self.memory.is_lent() {
             return self.reprogram(overflowed);
         }
         let own = self.candidates();

@@ -88,12 +88,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
-    /// /// Reports the precise samples that wait in memory, before the process that they are of maps other files.
-    /// fn before_unmap(mut push: impl FnMut(u64)) -> Result<(), PmuError> {
-    ///     let report = |sample: pmu::PmuSample<'_, MyKernel>| push(sample.address(0));
-    ///     Ok(PMU.with(|session, _| session.counters_mut().report_samples(report))??)
+    /// /// Stops the counters by themselves at each interrupt, on this processor.
+    /// fn freeze() -> Result<(), PmuError> {
+    ///     Ok(PMU.with(|session, _| session.freeze_on_interrupt())??)
     /// }
-    /// # let _ = before_unmap(|_| ());
+    /// # let _ = freeze();
     /// ```
     ///
     /// # Context
