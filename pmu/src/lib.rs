@@ -21,6 +21,8 @@ pub use kernel::interrupt::{Interrupted, PmuSample};
 pub use kernel::pmu::{Pmu, PmuError};
 pub use kernel::profile::Profiled;
 pub use kernel::required::Kernel;
+#[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
+pub use kernel::required::native_msr;
 pub use machine::Machine;
 pub use pmu_amd as amd;
 pub use pmu_arm as arm;

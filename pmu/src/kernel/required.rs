@@ -7,6 +7,8 @@ use pmu_core::access::RegisterBackend;
 use pmu_core::error::PlatformError;
 use pmu_core::interval::Interval;
 use pmu_core::thread::Tick;
+#[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
+use pmu_core::x86::NativeMsr;
 use pmu_core::{CounterSet, Platform};
 
 use crate::kernel::architecture::{Architecture, MachineOf, ProcessorOf};
@@ -32,7 +34,7 @@ use crate::user::{UserClock, UserPage};
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
 /// # use stand_in::*;
 /// # use Registers as NativeMsr;
-/// # impl Registers { unsafe fn new() -> Self { Registers } }
+/// # fn native_msr<K>() -> Registers { Registers }
 /// # fn rdmsr(_: u32) -> u64 { 0 }
 /// # fn wrmsr(_: u32, _: u64) {}
 /// # fn preemption_off() {}
@@ -43,13 +45,12 @@ use crate::user::{UserClock, UserPage};
 /// struct Bare;
 ///
 /// // SAFETY: (1) a processor's number is that of its local APIC, which does not change; (2) with preemption off, the
-/// // task stays on its processor, and no other task runs there.
+/// // task stays on its processor, and no other task runs there; (3) all of it runs at privilege level 0.
 /// unsafe impl Kernel for Bare {
 ///     type Registers = NativeMsr;
 ///     type Architecture = pmu::X86;
 ///     fn registers() -> NativeMsr {
-///         // SAFETY: the kernel runs at privilege level 0.
-///         unsafe { NativeMsr::new() }
+///         native_msr::<Self>()
 ///     }
 ///     fn this_processor() -> usize {
 ///         rdmsr(0x802) as usize // x2APIC ID
@@ -77,6 +78,8 @@ use crate::user::{UserClock, UserPage};
 /// - A handler that calls [`Pmu::interrupt`](crate::Pmu::interrupt), [`Pmu::serve_call`](crate::Pmu::serve_call),
 ///   [`Pmu::tick`](crate::Pmu::tick) or [`Pmu::switch`](crate::Pmu::switch) stays on its processor during the call, and
 ///   no other task runs on that processor during the call.
+/// - If the kernel calls `native_msr` (feature `native`), the kernel meets the requirements of `NativeMsr::new`: all of
+///   its code runs at privilege level 0, and its #GP handler does not resume the code at the next instruction.
 /// - If [`Architecture`](Self::Architecture) has [`PreciseRecords`](crate::facilities::PreciseRecords), the kernel
 ///   meets the requirements in that type's Safety section.
 ///
@@ -262,6 +265,15 @@ pub unsafe trait Kernel: Sized + 'static {
 
     /// Stops the profile timer's interrupts.
     fn stop_timer() {}
+}
+
+/// Returns the backend that executes RDMSR, WRMSR and RDPMC, for a kernel's [`registers`](Kernel::registers). What
+/// [`NativeMsr::new`] requires is part of what the kernel promises as a [`Kernel`].
+#[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
+#[inline]
+pub fn native_msr<K: Kernel<Registers = NativeMsr>>() -> NativeMsr {
+    // SAFETY: by the promise of `Kernel`.
+    unsafe { NativeMsr::new() }
 }
 
 /// A kernel's functions as a [`Platform`] and as [`Processors`]. A kernel passes this value to drivers of hardware that

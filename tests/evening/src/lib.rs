@@ -10,17 +10,17 @@ use kernel::{PreemptionOff, TrapFrame, processor_number, wrmsr};
 
 // ANCHOR: step-1, The kernel's duties
 use pmu::facilities::{BranchRecords, PreciseRecords};
-use pmu::{Kernel, NativeMsr, X86};
+use pmu::{Kernel, NativeMsr, X86, native_msr};
 struct Bare;
 
 // SAFETY: (1) each processor keeps its number; (2) the guard keeps preemption off, and handlers run with it off;
-// (3) statics are mapped in each address space, and nothing else uses the registers of PEBS, BTS and IBS.
+// (3) all of this kernel runs at privilege level 0, and no #GP is skipped; (4) statics are mapped in each address space,
+// and nothing else uses the registers of PEBS, BTS and IBS.
 unsafe impl Kernel for Bare {
     type Registers = NativeMsr;
     type Architecture = X86<(PreciseRecords<8192>, BranchRecords)>; // 64 KiB of records per processor; `()`: neither
     fn registers() -> NativeMsr {
-        // SAFETY: all of this kernel runs at privilege level 0.
-        unsafe { NativeMsr::new() }
+        native_msr::<Self>()
     }
     fn this_processor() -> usize {
         processor_number() // here, also the x2APIC ID

@@ -46,10 +46,11 @@ pub mod apic {
 }
 
 #[cfg(not(feature = "hosted"))]
-pub use bare::{Registers, core, cpuid, log, timer_ticks, virtual_to_physical};
+pub use bare::{Registers, core, cpuid, log, native_msr, timer_ticks, virtual_to_physical};
 #[cfg(feature = "hosted")]
 pub use hosted::{
-    Host, PerHost, Registers, core, cpuid, install, log, timer_ticks, virtual_to_physical,
+    Host, PerHost, Registers, core, cpuid, install, log, native_msr, timer_ticks,
+    virtual_to_physical,
 };
 
 #[cfg(not(feature = "hosted"))]
@@ -63,7 +64,7 @@ mod bare {
 
     use super::{CoreLocal, apic};
 
-    pub type Registers = pmu::core::x86::NativeMsr;
+    pub use pmu::{NativeMsr as Registers, native_msr};
 
     /// Address at which the local APIC's registers are mapped; 0 in x2APIC mode.
     static XAPIC: AtomicUsize = AtomicUsize::new(0);
@@ -198,12 +199,8 @@ mod hosted {
     #[derive(Clone, Copy, Debug)]
     pub struct Registers(());
 
-    impl Registers {
-        /// # Safety
-        /// - None: the registers are a test's. It is as the kernel's.
-        pub const unsafe fn new() -> Self {
-            Self(())
-        }
+    pub fn native_msr<K>() -> Registers {
+        Registers(())
     }
 
     impl RegisterBackend for Registers {

@@ -53,15 +53,15 @@ static REPORT: WriteOnce<Report> = WriteOnce::new();
 pub struct Hermit;
 
 // SAFETY: (1) a core keeps its number, which its block has; (2) a task stays on its core, and no other one takes its
-// place in `pinned` or in a handler, as the scheduler asks `may_switch`; (3) of precise records: there is one address
+// place in `pinned` or in a handler, as the scheduler asks `may_switch`; (3) the kernel runs at privilege level 0, and a
+// #GP of its own ends it; (4) of precise records: there is one address
 // space, no other driver of the Debug Store, no suspend and no session but the `Pmu`'s; `NativeMsr` writes once; the
 // image, which has the static, is physically contiguous.
 unsafe impl Kernel for Hermit {
     type Registers = Registers;
     type Architecture = X86<(PreciseRecords<512>, BranchRecords), Self>;
     fn registers() -> Registers {
-        // SAFETY: the kernel runs at privilege level 0, and a #GP of its own ends it.
-        unsafe { Registers::new() }
+        hermit::native_msr::<Self>()
     }
     fn this_processor() -> usize {
         hermit::core().core_id as usize

@@ -68,7 +68,7 @@ mod bare {
 
     use super::{CPUS, CpuIdReader, Relaxed};
 
-    pub type Msr = pmu::core::x86::NativeMsr;
+    pub use pmu::{NativeMsr as Msr, native_msr};
 
     static PREEMPT: [AtomicI64; CPUS] = [const { AtomicI64::new(0) }; CPUS];
 
@@ -151,12 +151,8 @@ mod hosted {
     #[derive(Clone, Copy, Debug)]
     pub struct Msr(());
 
-    impl Msr {
-        /// # Safety
-        /// - None: the registers are a test's. It is as the kernel's.
-        pub unsafe fn new() -> Self {
-            Self(())
-        }
+    pub fn native_msr<K>() -> Msr {
+        Msr(())
     }
 
     impl RegisterBackend for Msr {

@@ -39,14 +39,13 @@ static FRAMES: [CurrentFrame; ax::CPUS] = [const { CurrentFrame::new() }; ax::CP
 pub struct ArceOs;
 
 // SAFETY: (1) a processor keeps its number, which its per-CPU data has; (2) the guard turns preemption off, and
-// handlers run with preemption off; (3) statics are mapped in each address space, and nothing else uses the registers
-// of PEBS, BTS and IBS.
+// handlers run with preemption off; (3) the kernel runs at privilege level 0, and skips no #GP; (4) statics are mapped
+// in each address space, and nothing else uses the registers of PEBS, BTS and IBS.
 unsafe impl Kernel for ArceOs {
     type Registers = ax::Msr;
     type Architecture = X86<Records, Self>;
     fn registers() -> ax::Msr {
-        // SAFETY: the kernel runs at privilege level 0.
-        unsafe { ax::Msr::new() }
+        ax::native_msr::<Self>()
     }
     fn this_processor() -> usize {
         ax::this_cpu_id()

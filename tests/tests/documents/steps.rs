@@ -64,13 +64,13 @@ fn the_readmes_steps_are_those_that_are_compiled_and_as_long_as_it_says() {
         assert_eq!(block, text, "{title}");
         (all, unsafe_blocks) = (all + lines, unsafe_blocks + unsafes);
     }
-    assert!(all <= 75 && unsafe_blocks <= 2, "{all} lines, {unsafe_blocks} unsafe");
+    assert!(all <= 75 && unsafe_blocks <= 1, "{all} lines, {unsafe_blocks} unsafe");
 }
 
 #[test]
 fn the_glue_of_a_kernel_like_arceos_is_as_long_as_its_page_says() {
     let (lines, unsafes) = (code(GLUE).count(), unsafes(GLUE));
-    assert!(lines <= 80 && unsafes <= 3, "{lines} lines, {unsafes} unsafe");
+    assert!(lines <= 75 && unsafes <= 2, "{lines} lines, {unsafes} unsafe");
     let told = format!("in {lines} lines with {unsafes} `unsafe`");
     assert!(KERNELS.replace('\n', " ").contains(&told), "{told}");
 }
