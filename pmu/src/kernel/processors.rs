@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::error::CounterError;
+use pmu_core::error::{CounterError, NoInterface};
 use pmu_core::interrupt::EventOverflow;
 use pmu_core::lending::LentCounters;
 use pmu_core::profile::{InterfaceError, Session};
@@ -19,17 +19,22 @@ use crate::kernel::required::{Kernel, KernelHooks};
 use crate::per_processor::Busy;
 use crate::watchdog::Watchdog;
 
+/// The counters of a processor that declares some which do not answer.
+static UNRESPONSIVE: CounterUnit = CounterUnit::absent(NoInterface::Unresponsive);
+
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Takes ownership of the counters of the processor that executes the call, and starts the sources of all started
     /// profiles on that processor. `this_processor` says which counters that processor has: on x86,
     /// the [`Snapshot`](pmu_core::x86::Snapshot) of its CPUID. The first call also detects the
     /// [`Machine`](crate::Machine).
     ///
-    /// Returns the counters that the call took. On a processor that declares no counters the call succeeds, because
-    /// profiles by time need none, and the result has none. The reason is that of the first processor's unit,
-    /// [`why_absent`](pmu_core::CounterUnit::why_absent), and in the error of each operation that needs a counter:
-    /// [`NoCounters`](pmu_core::error::CounterError::NoCounters). A processor without counters on a machine whose first
-    /// processor has some is refused, as another type of processor.
+    /// Returns the counters that the call took. On a processor without counters the call succeeds, because software
+    /// events and profiles by time need none, and the result has none. The reason is in the error of each operation
+    /// that needs a counter, [`NoCounters`](pmu_core::error::CounterError::NoCounters): the processor declares none, or
+    /// those that it declares do not keep what is written to them, as on virtual processors of AMD without a PMU, and
+    /// in some emulators ([`Unresponsive`](pmu_core::error::NoInterface::Unresponsive)). The next
+    /// [`processor_down`](Self::processor_down) and `processor_up` try again. A processor without counters on a machine
+    /// whose first processor has some is refused, as another type of processor.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -52,9 +57,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// - [`IsUp`](PmuError::IsUp): the processor is already up.
     /// - [`Session`](PmuError::Session): the processor's number is `P` or more.
-    /// - [`Interface`](PmuError::Interface): the call could not take ownership of the counters. In an emulator, CPUID
-    ///   may declare counters that do not respond. The error is then
-    ///   [`Unresponsive`](pmu_core::error::CounterError::Unresponsive).
+    /// - [`Interface`](PmuError::Interface): the call could not take ownership of the counters.
     /// - [`Profile`](PmuError::Profile): the processor is up, but a started profile does not run on it. The kernel
     ///   calls [`processor_resumed`](Self::processor_resumed), which starts the profiles that do not run.
     pub fn processor_up(
@@ -74,14 +77,23 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 unsafe {
                     of.facilities.detect(this_processor, &K::registers(), K::physical_address)
                 };
-                let session = Session::take(
-                    self.events(of, machine),
-                    this_processor,
-                    K::counters(),
-                    (K::registers(), KernelHooks::new()),
-                    &of.counters,
-                )?;
-                let (unit, counters) = (machine.unit_of(this_processor), session.counters().usable);
+                let (mut unit, mut wanted) = (machine.unit_of(this_processor), K::counters());
+                let session = loop {
+                    match Session::take(
+                        self.events(of, machine),
+                        this_processor,
+                        wanted,
+                        (K::registers(), KernelHooks::new()),
+                        &of.counters,
+                    ) {
+                        // Software events and time need no counter.
+                        Err(InterfaceError::Counters(CounterError::Unresponsive)) => {
+                            (unit, wanted) = (UNRESPONSIVE, CounterSet::NONE);
+                        }
+                        session => break session?,
+                    }
+                };
+                let counters = session.counters().usable;
                 *slot = Some(LocalState { session, unit, is_suspended: false });
                 of.is_unlisted.store(true, Relaxed);
                 of.is_up.store(true, Relaxed);

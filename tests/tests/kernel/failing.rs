@@ -305,11 +305,23 @@ fn a_fault_at_each_access_is_told_and_the_next_try_succeeds() {
         fault();
         let up = pmu.processor_up(&machine.snapshot());
         machine.mocks[0].inject(Fault::None);
-        if let Err(error) = up {
-            assert!(matches!(error, PmuError::Interface(_)), "{at}: {error:?}");
-            assert_eq!(pmu.count(&events, || ()), Err(PmuError::NotUp));
-            assert!(running(&machine.mocks[0]).is_empty());
-            pmu.processor_up(&machine.snapshot()).unwrap();
+        match up {
+            Err(error) => {
+                assert!(matches!(error, PmuError::Interface(_)), "{at}: {error:?}");
+                assert_eq!(pmu.count(&events, || ()), Err(PmuError::NotUp));
+                assert!(running(&machine.mocks[0]).is_empty());
+                pmu.processor_up(&machine.snapshot()).unwrap();
+            }
+            // No counter answered.
+            Ok(CounterSet::NONE) => {
+                let reason = CounterError::NoCounters(NoInterface::Unresponsive);
+                let error = EventsError { events: 1, reason };
+                assert_eq!(pmu.count(&events, || unreachable!()), Err(PmuError::Events(error)));
+                assert!(running(&machine.mocks[0]).is_empty());
+                pmu.processor_down().unwrap();
+                pmu.processor_up(&machine.snapshot()).unwrap();
+            }
+            Ok(_) => {}
         }
         fault();
         let counted = pmu.count(&events, || machine.happen(0, Happens::Cycles, 9));

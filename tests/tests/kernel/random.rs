@@ -133,6 +133,11 @@ impl Attack {
                     Err(_) => drop(pmu.processor_resumed().unwrap()),
                     Ok(_) => {}
                 }
+                // None answered as the processor came up.
+                if pmu.with(|session, _| session.counters().usable).unwrap().is_empty() {
+                    pmu.processor_down().unwrap();
+                    pmu.processor_up(&machine.snapshot()).unwrap();
+                }
                 self.close_all().unwrap_or_else(|error| panic!("{context}: {error:?}"));
                 pmu.unwatch().unwrap_or_else(|error| panic!("{context}: {error:?}"));
             });

@@ -66,6 +66,9 @@ pub(crate) fn models() -> Vec<Model> {
     ]
 }
 
+/// A virtual processor of AMD without a PMU: CPUID cannot say that it has no counters, which ignore writes.
+pub(crate) const HIDDEN_AMD: Configuration = Configuration::hidden(Vendor::Amd);
+
 /// Models that lack facilities, or the PMU.
 pub(crate) fn lesser_models() -> Vec<Model> {
     let none =
@@ -87,6 +90,8 @@ pub(crate) fn lesser_models() -> Vec<Model> {
             )
         },
         Model::plain("no PMU", Configuration::hidden(Vendor::Intel), absent),
+        Model::plain("no PMU of AMD's", HIDDEN_AMD, absent),
+        Model::plain("no PMU of AMD's", HIDDEN_AMD, absent),
     ]
 }
 
