@@ -6,8 +6,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
+use pmu::facilities::{
+    BranchRecords, CounterReloads, PreciseRecords, SoftwareEvents, TopDownParts,
+};
 use pmu::{Pmu, X86};
-use pmu::facilities::{BranchRecords, CounterReloads, PreciseRecords, SoftwareEvents, TopDownParts};
 use pmu_benches::one_processor::{
     COUNTERS, INTEL, Masked, OneProcessor, VERSION_4, at, frame, processor, profile, snapshot,
 };

@@ -8,9 +8,14 @@ mod bare;
 use core::hint::black_box;
 use core::sync::atomic::AtomicU32;
 
-use pmu::{BranchFilter, Event, GenericEvent, Kernel, Pmu, PmuError, Precision, Snapshot, SoftwareEvent, ThreadEvent, X86};
-use pmu::facilities::{BranchRecords, CounterReloads, PreciseRecords, SoftwareEvents, TopDownParts};
+use pmu::facilities::{
+    BranchRecords, CounterReloads, PreciseRecords, SoftwareEvents, TopDownParts,
+};
 use pmu::frame::PlainFrame;
+use pmu::{
+    BranchFilter, Event, GenericEvent, Kernel, Pmu, PmuError, Precision, Snapshot, SoftwareEvent,
+    ThreadEvent, X86,
+};
 use pmu_glue_hermit::{Hermit, hermit};
 
 static BUCKETS: [AtomicU32; 0x1000] = [const { AtomicU32::new(0) }; 0x1000];
