@@ -6,4 +6,4 @@ pub(crate) mod hybrid;
 pub(crate) mod layout;
 pub(crate) mod unit;
 pub(crate) mod unused;
-mod x86;
+pub(crate) mod x86;

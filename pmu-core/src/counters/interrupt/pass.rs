@@ -12,6 +12,7 @@ use crate::counters::hooks::facility::{Facility, Interrupted};
 use crate::counters::interrupt::service::Serviced;
 use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::registers::unit::{CounterUnit, GlobalRegisters};
+use crate::counters::registers::x86::INTERRUPTING;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::platform::Hardware;
@@ -361,11 +362,6 @@ enum Rest {
     Restart,
     UnmaskAndRestart,
 }
-
-/// The bits of the status that raise the interrupt (of Intel's, SDM vol. 4, table 2-2): those of the
-/// counters, `PERF_METRICS` (48), architectural PEBS (54), a trace's table (55), the uncore (61) and the Debug Store's
-/// buffer (62).
-const INTERRUPTING: u64 = CounterSet::ALL.bits() | 1 << 48 | 1 << 54 | 1 << 55 | 1 << 61 | 1 << 62;
 
 /// Serves a facility where no counter can be served: no session has taken the counters, the interrupt is masked, or a
 /// task services the counters without the facility. The facility's interrupt comes nevertheless.

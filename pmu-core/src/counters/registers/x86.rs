@@ -1,7 +1,14 @@
-//! The bits of x86's event selects, and of the control register of its fixed counters. The backend of another
-//! architecture translates them.
+//! The bits of x86's event selects, of the control register of its fixed counters, and of its overflow status. The
+//! backend of another architecture translates them.
 
+use crate::counters::names::CounterSet;
 use crate::counters::registers::counter::{CounterControl, EventSelect};
+
+/// The bits of the status that raise the interrupt: those of the counters, and of Intel's (SDM vol. 4, table 2-2)
+/// `PERF_METRICS` (48), architectural PEBS (54), a trace's table (55), the uncore (61) and the Debug Store's buffer
+/// (62).
+pub(crate) const INTERRUPTING: u64 =
+    CounterSet::ALL.bits() | 1 << 48 | 1 << 54 | 1 << 55 | 1 << 61 | 1 << 62;
 
 /// Bits of fixed counter 0 in `IA32_FIXED_CTR_CTRL`, adaptive records and RDPMC user disable; those of counter *n* are
 /// 4*n* bits higher (SDM vol. 3B, "Adaptive PEBS"; "Architectural Performance Monitoring Version 6").
