@@ -328,6 +328,11 @@ impl EventEntry {
         }
     }
 
+    /// Returns whether the event is silent until it is started again: its user has silenced it.
+    pub(crate) fn is_silenced(&self) -> bool {
+        self.period.reports() && !self.period.is_reported() && !self.rate.is_throttled()
+    }
+
     /// Returns whether user mode may read the event's counter by RDPMC.
     pub(crate) fn permits_user_rdpmc(&self) -> bool {
         self.select().select_bits() & EventSelect::NO_USER_RDPMC == 0
