@@ -1,0 +1,315 @@
+//! Repairs, software events, profiles and the watchdog, where they meet each other.
+
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use pmu::core::{EventCount, EventSource, EventStatus};
+use pmu::frame::PlainFrame;
+use pmu::{Event, GenericEvent, Kernel, PmuError, PmuEvent, SoftwareEvent, ThreadEvent};
+use pmu_virt::mock::Fault;
+
+use crate::software::on_each;
+use crate::world::{Happens, Machine, TestPmu, World};
+
+const INSTRUCTIONS: Event = Event::generic(GenericEvent::Instructions);
+const CYCLES: Event = Event::generic(GenericEvent::Cycles);
+const FAULTS: Event = Event::software(SoftwareEvent::PageFaults);
+const CLOCK: Event = Event::software(SoftwareEvent::CpuClock);
+const MILLISECOND: u64 = 1_000_000;
+const PERIOD: u64 = 10_007;
+
+fn frame(pc: u64) -> PlainFrame {
+    PlainFrame::new(pc, 0x33, 2, World::this_processor())
+}
+
+fn hits(buffer: &[AtomicU32]) -> u32 {
+    buffer.iter().map(|hits| hits.load(Ordering::Relaxed)).sum()
+}
+
+/// The counters of processor 0 fault as the event's interrupt comes.
+fn lose(machine: &'static Machine) {
+    machine.mocks[0].inject(Fault::From(1));
+    machine.happen(0, Happens::Instructions, PERIOD);
+    machine.mocks[0].inject(Fault::None);
+    machine.interrupted.take();
+    machine.overflows.take();
+}
+
+fn status(pmu: &'static TestPmu, event: PmuEvent) -> EventStatus {
+    pmu.status(event).unwrap()
+}
+
+fn resume(pmu: &'static TestPmu) {
+    for _ in 0..3 {
+        if pmu.processor_resumed().is_ok() {
+            return;
+        }
+    }
+    panic!("{:?}", pmu.processor_resumed());
+}
+
+/// `PERF_EVENT_IOC_REFRESH` has ended: only a task's start lets the event be sampled again.
+#[test]
+fn a_repair_does_not_let_a_silenced_event_be_sampled() {
+    on_each(|machine, pmu| {
+        let event = pmu.start(&INSTRUCTIONS.every(PERIOD).with_total()).unwrap();
+        pmu.stop_reporting(event.id()).unwrap();
+        machine.happen(0, Happens::Instructions, PERIOD);
+        machine.overflows.take();
+        let sampled = pmu.start(&INSTRUCTIONS.every(PERIOD)).unwrap();
+        lose(machine);
+        if let EventStatus::Active(_) = status(pmu, event) {
+            // Only one was lost.
+            machine.mocks[0].inject(Fault::From(1));
+            let _ = pmu.lend(|_| (), |_| ());
+            machine.mocks[0].inject(Fault::None);
+        }
+        resume(pmu);
+        assert!(matches!(status(pmu, event), EventStatus::Active(_)));
+        assert!(matches!(status(pmu, sampled), EventStatus::Active(_)));
+        machine.overflows.take();
+        machine.happen(0, Happens::Instructions, 3 * PERIOD);
+        let overflows = machine.overflows.take();
+        let of = |id| overflows.iter().filter(|(_, of)| of.event == id).count();
+        assert_eq!([of(sampled.id()), of(event.id())], [3, 0], "{:?}", machine.configuration);
+    });
+}
+
+/// The register of a throttled event does not answer at the tick that lets it go on.
+#[test]
+fn a_repair_starts_an_event_that_a_tick_could_not_let_go_on() {
+    on_each(|machine, pmu| {
+        for at in 1..20 {
+            let event = pmu.start(&INSTRUCTIONS.every(PERIOD).with_total()).unwrap();
+            pmu.tick(|_| ()).unwrap();
+            machine.happen(0, Happens::Instructions, 500 * PERIOD);
+            machine.mocks[0].inject(Fault::From(at));
+            let ticked = pmu.tick(|_| ());
+            machine.mocks[0].inject(Fault::None);
+            resume(pmu);
+            let (status, of) = (status(pmu, event), machine.configuration);
+            assert!(
+                matches!(status, EventStatus::Active(_)),
+                "{of:?} {at}: {ticked:?}, {status:?}"
+            );
+            machine.overflows.take();
+            machine.happen(0, Happens::Instructions, 3 * PERIOD);
+            if at < 3 {
+                assert!(ticked.is_err());
+                assert_eq!(machine.overflows.take().len(), 3);
+            }
+            pmu.close(event).unwrap();
+        }
+    });
+}
+
+/// One event of a thread's group leaves the processor, after a fault or not, and comes back.
+#[test]
+fn all_of_a_group_goes_on_as_its_parts_are_together_again() {
+    on_each(|machine, pmu| {
+        for (part, loses) in (0..3).flat_map(|part| [(part, false), (part, true)]) {
+            let context = format!("{:?} {part} {loses}", machine.configuration);
+            let events = [INSTRUCTIONS.every(PERIOD).with_total(), FAULTS, CYCLES];
+            let mut group = pmu.thread_group(&events).unwrap();
+            pmu.switch(&mut [], &mut group, |_| ()).unwrap();
+            if loses {
+                lose(machine);
+            }
+            let _ = pmu.switch(&mut group[part..=part], &mut [], |_| ());
+            resume(pmu);
+            machine.now.set(machine.now.get() + 100);
+            pmu.switch(&mut [], &mut group[part..=part], |_| ()).unwrap();
+            for _ in 0..2 {
+                let counts = || [0, 1, 2].map(|event| pmu.read_thread(&group[event]).unwrap());
+                let before = counts();
+                pmu.happened(SoftwareEvent::MinorFaults, &frame(0), |_| ());
+                machine.happen(0, Happens::Instructions, 7);
+                machine.happen(0, Happens::Cycles, 9);
+                machine.now.set(machine.now.get() + 10);
+                let after = counts();
+                let more = [0, 1, 2].map(|at| {
+                    let [before, after] = [before[at], after[at]];
+                    let time = after.enabled - before.enabled;
+                    [after.value - before.value, time, after.running - before.running]
+                });
+                assert_eq!(more, [[7, 10, 10], [1, 10, 10], [9, 10, 10]], "{context}");
+                pmu.switch(&mut group, &mut [], |_| ()).unwrap();
+                pmu.switch(&mut [], &mut group, |_| ()).unwrap();
+            }
+            pmu.switch(&mut group, &mut [], |_| ()).unwrap();
+        }
+    });
+}
+
+/// As that of a source on a counter: from the next sample on.
+#[test]
+fn a_source_of_a_software_event_takes_up_its_interval() {
+    on_each(|machine, pmu| {
+        let source = pmu.source(CLOCK.every(MILLISECOND)).unwrap();
+        let set = |units| {
+            pmu.with(|session, _| session.interface().set_interval(source, units)).unwrap().unwrap()
+        };
+        let samples = Cell::new(0);
+        let pass = |nanoseconds| {
+            let (timer, end) = (&machine.clock_timers[0], machine.now.get() + nanoseconds);
+            samples.set(0);
+            while let Some(at) = timer.get().filter(|at| *at <= end) {
+                timer.set(None);
+                machine.now.set(at);
+                pmu.clock_interrupt(&frame(0), |_| samples.set(samples.get() + 1));
+            }
+            machine.now.set(end);
+            samples.get()
+        };
+        let buffer: [AtomicU32; 4] = Default::default();
+        pmu.profile(source, 0..64, &buffer, || {
+            assert_eq!(pass(4 * MILLISECOND), 4);
+            set(2 * MILLISECOND);
+            assert_eq!(pass(MILLISECOND), 1);
+            assert_eq!(pass(8 * MILLISECOND), 4, "{:?}", machine.configuration);
+            set(MILLISECOND);
+            assert_eq!(pass(2 * MILLISECOND), 1);
+            assert_eq!(pass(4 * MILLISECOND), 4);
+        })
+        .unwrap();
+        assert_eq!(hits(&buffer), 14);
+    });
+}
+
+#[test]
+fn a_source_of_a_software_event_accepts_the_periods_of_the_event() {
+    on_each(|_, pmu| {
+        let source = pmu.source(FAULTS.every(2)).unwrap();
+        let buffer: [AtomicU32; 4] = Default::default();
+        pmu.profile(source, 0..64, &buffer, || {
+            let fault = || pmu.happened(SoftwareEvent::MinorFaults, &frame(0), |_| ());
+            let set = |units| {
+                pmu.with(|session, _| session.interface().set_interval(source, units)).unwrap()
+            };
+            set(3).unwrap();
+            (0..2 + 3 + 3).for_each(|_| fault());
+        })
+        .unwrap();
+        assert_eq!(hits(&buffer), 3);
+        let clock = pmu.source(CLOCK.every(10_000)).unwrap();
+        let set = |units| pmu.with(|session, _| session.interface().set_interval(clock, units));
+        assert!(set(9_999).unwrap().is_err());
+        set(10_001).unwrap().unwrap();
+    });
+}
+
+/// Its period follows the samples, so it says nothing of time; and one that waits for its turn does not watch.
+#[test]
+fn an_event_that_cannot_watch_is_refused() {
+    on_each(|_, pmu| {
+        assert!(pmu.watch_by(&CYCLES.at_frequency(1_000)).is_err());
+        assert!(matches!(pmu.watch_by(&CYCLES.at_frequency(1_000)), Err(PmuError::Counters(_))));
+    });
+}
+
+/// The scheduler moves the task as soon as it can.
+#[test]
+fn a_task_that_moves_watches_one_processor() {
+    on_each(|machine, pmu| {
+        machine.on(1, || pmu.watch(PERIOD, 10)).unwrap();
+        let open = |processor| {
+            machine.on(processor, || {
+                let (events, _) = pmu.events_of(processor).unwrap();
+                (0..24)
+                    .filter(|place| {
+                        events.opened().opening(pmu::core::EventId::of_index(*place)).is_some()
+                    })
+                    .count()
+            })
+        };
+        let before = [open(0), open(1)];
+        machine.moves_to.set(Some(1));
+        pmu.watch(PERIOD, 10).unwrap();
+        machine.moves_to.set(None);
+        let after = [open(0), open(1)];
+        machine.on(0, || ());
+        assert_eq!((before, after), ([0, 1], [1, 1]), "{:?}", machine.configuration);
+    });
+}
+
+#[test]
+fn profiles_of_one_software_event_are_nested() {
+    on_each(|machine, pmu| {
+        let [outer, inner, other]: [[AtomicU32; 4]; 3] = Default::default();
+        let fault = |times| {
+            (0..times).for_each(|_| pmu.happened(SoftwareEvent::MinorFaults, &frame(16), |_| ()));
+        };
+        pmu.profile(FAULTS.every(2), 0..64, &outer, || {
+            fault(3);
+            pmu.profile(FAULTS.every(2), 0..64, &inner, || {
+                fault(2);
+                pmu.profile(FAULTS.every(3), 0..64, &other, || {
+                    fault(6);
+                    machine.on(1, || pmu.processor_down()).unwrap();
+                })
+                .unwrap();
+                fault(2);
+            })
+            .unwrap();
+            machine.on(1, || pmu.processor_up(&machine.snapshot())).unwrap();
+            fault(1);
+            machine.on(1, || fault(2));
+        })
+        .unwrap();
+        fault(10);
+        let hits = [&outer, &inner, &other].map(|buffer| hits(buffer));
+        assert_eq!(hits, [8, 5, 2], "{:?}", machine.configuration);
+    });
+}
+
+/// Everything at once: a fault in the interrupt, and another one in the repair.
+#[test]
+fn everything_goes_on_after_a_fault_and_a_fault_of_the_repair() {
+    on_each(|machine, pmu| {
+        pmu.watch(PERIOD, 100).unwrap();
+        machine.happen(0, Happens::Cycles, 1);
+        for (at, again) in (1..30).flat_map(|at| (0..30).step_by(3).map(move |again| (at, again))) {
+            let context = format!("{:?} {at} {again}", machine.configuration);
+            let [leader, clock, member] =
+                pmu.start_group(&[INSTRUCTIONS.every(PERIOD).with_total(), CLOCK, CYCLES]).unwrap();
+            let rotates = pmu.start(&INSTRUCTIONS.rotating()).unwrap();
+            pmu.disable(member).unwrap();
+            let mut thread = pmu.thread_group(&[INSTRUCTIONS, FAULTS]).unwrap();
+            pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+            machine.mocks[0].inject(Fault::From(at));
+            machine.happen(0, Happens::Instructions, PERIOD);
+            machine.mocks[0].inject(if again == 0 { Fault::None } else { Fault::From(again) });
+            let first = pmu.processor_resumed();
+            machine.mocks[0].inject(Fault::None);
+            if first.is_err() {
+                pmu.processor_resumed().unwrap_or_else(|error| panic!("{context}: {error:?}"));
+            }
+            let _ = pmu.tick(|_| ());
+            for event in [leader, clock, rotates] {
+                let status = status(pmu, event);
+                assert!(matches!(status, EventStatus::Active(_)), "{context}: {status:?}");
+            }
+            assert_eq!(status(pmu, member), EventStatus::Off, "{context}");
+            let read = |event| pmu.read(event).unwrap().value;
+            let threads = |thread: &[ThreadEvent; 2]| {
+                [&thread[0], &thread[1]].map(|event| pmu.read_thread(event).unwrap().value)
+            };
+            let before = ([leader, rotates, clock].map(read), threads(&thread));
+            machine.happen(0, Happens::Instructions, 7);
+            pmu.happened(SoftwareEvent::MinorFaults, &frame(0), |_| ());
+            machine.now.set(machine.now.get() + 5);
+            let after = ([leader, rotates, clock].map(read), threads(&thread));
+            let more = |[a, b, c]: [u64; 3], [d, e, f]: [u64; 3]| [d - a, e - b, f - c];
+            assert_eq!(more(before.0, after.0), [7, 7, 5], "{context}");
+            assert_eq!([after.1[0] - before.1[0], after.1[1] - before.1[1]], [7, 1], "{context}");
+            let EventCount { enabled, running, .. } = pmu.read(member).unwrap();
+            assert!(enabled >= running);
+            pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+            pmu.close(leader).unwrap();
+            pmu.close(rotates).unwrap();
+            machine.interrupted.take();
+            machine.overflows.take();
+        }
+        pmu.unwatch().unwrap();
+    });
+}
