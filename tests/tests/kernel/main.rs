@@ -9,7 +9,7 @@ mod glue;
 mod glue_hermit;
 mod guide;
 mod handler;
-mod neighbours;
+mod neighbors;
 mod operations;
 mod precise;
 mod random;

@@ -328,11 +328,6 @@ impl EventEntry {
         }
     }
 
-    /// Returns whether the event is silent until it is started again: its user has silenced it.
-    pub(crate) fn is_silenced(&self) -> bool {
-        self.period.reports() && !self.period.is_reported() && !self.rate.is_throttled()
-    }
-
     /// Returns whether user mode may read the event's counter by RDPMC.
     pub(crate) fn permits_user_rdpmc(&self) -> bool {
         self.select().select_bits() & EventSelect::NO_USER_RDPMC == 0
@@ -366,6 +361,13 @@ impl EventEntry {
         // In this order: a sample that waited may throttle the event in between, and the tick ends that.
         self.rate.unthrottle();
         self.period.report_again();
+        self.continue_time(now);
+    }
+
+    /// Makes the event's times count from `now` on, and lets it be silent or throttled if it is. The event stays
+    /// stopped.
+    #[inline(always)]
+    pub(crate) fn continue_time(&self, now: u64) {
         // An event that was refused is refused again if it finds no counter.
         if self.state() != EventState::Refused {
             self.set_state(EventState::Stopped);

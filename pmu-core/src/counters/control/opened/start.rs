@@ -242,13 +242,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
             // The kernel's calls still count the software events of its group. No other event of the group has a
             // counter.
             let _ = self.stop_those_here(event, now);
-            for (_, entry) in self.members(event) {
-                let is_silenced = entry.is_silenced();
-                self.begin_time(entry, now);
-                if is_silenced {
-                    entry.silence();
-                }
-            }
+            // Before any of them starts, as at a start. An event that is silent or throttled stays so.
+            self.members(event).for_each(|(_, entry)| entry.continue_time(now));
             if let Err(unplaced) = self.give_counters(first, now) {
                 if !is_refused {
                     self.change_group(first, EventState::Counting);

@@ -92,6 +92,7 @@ fn a_repair_starts_an_event_that_a_tick_could_not_let_go_on() {
                 matches!(status, EventStatus::Active(_)),
                 "{of:?} {at}: {ticked:?}, {status:?}"
             );
+            pmu.tick(|_| ()).unwrap();
             machine.overflows.take();
             machine.happen(0, Happens::Instructions, 3 * PERIOD);
             if at < 3 {
