@@ -248,7 +248,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             let started = started.unwrap_or(Ok(()));
             if is_unlisted {
                 // Some did not start as the processor came up.
-                let missing = profiles.try_update_processors(hardware);
+                let missing = profiles.try_update_processor(this, hardware);
                 return started.and(missing.map(|()| self.listed(this.index())));
             }
             started

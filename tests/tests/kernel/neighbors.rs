@@ -1,11 +1,12 @@
-//! Repairs, software events, profiles and the watchdog, where they meet each other.
+//! Repairs, software events, profiles and the watchdog, where they meet each other: with silenced and throttled events,
+//! parts of groups, tasks that move, and processors that sleep.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use pmu::core::{EventCount, EventSource, EventStatus};
+use pmu::core::{EventSource, EventStatus};
 use pmu::frame::PlainFrame;
-use pmu::{Event, GenericEvent, Kernel, PmuError, PmuEvent, SoftwareEvent, ThreadEvent};
+use pmu::{Event, GenericEvent, Kernel, PmuError, PmuEvent, SoftwareEvent};
 use pmu_virt::mock::Fault;
 
 use crate::software::on_each;
@@ -233,84 +234,61 @@ fn a_task_that_moves_watches_one_processor() {
     });
 }
 
+/// The profile does not start, and leaves nothing on any processor.
 #[test]
-fn profiles_of_one_software_event_are_nested() {
-    on_each(|machine, pmu| {
-        let [outer, inner, other]: [[AtomicU32; 4]; 3] = Default::default();
-        let fault = |times| {
-            (0..times).for_each(|_| pmu.happened(SoftwareEvent::MinorFaults, &frame(16), |_| ()));
-        };
-        pmu.profile(FAULTS.every(2), 0..64, &outer, || {
-            fault(3);
-            pmu.profile(FAULTS.every(2), 0..64, &inner, || {
-                fault(2);
-                pmu.profile(FAULTS.every(3), 0..64, &other, || {
-                    fault(6);
-                    machine.on(1, || pmu.processor_down()).unwrap();
+fn a_clocks_profile_does_not_start_while_a_processor_sleeps() {
+    crate::software_profiles::with_and_without_counters(|machine, pmu| {
+        let buffer: [AtomicU32; 4] = Default::default();
+        for suspended in 0..3 {
+            machine.on(suspended, || pmu.processor_suspended(|_| ())).unwrap();
+            for period in [1, 2] {
+                let by = CLOCK.every(period * MILLISECOND);
+                assert!(pmu.profile(by, 0..64, &buffer, || unreachable!()).is_err());
+            }
+            machine.on(suspended, || pmu.processor_resumed()).unwrap();
+            assert!(machine.clock_timers.iter().all(|timer| timer.get().is_none()));
+            for period in [3, 1, 2] {
+                let by = CLOCK.every(period * MILLISECOND);
+                let at = machine.now.get() + period * MILLISECOND;
+                pmu.profile(by, 0..64, &buffer, || {
+                    assert!(machine.clock_timers.iter().all(|timer| timer.get() == Some(at)));
+                    machine.on(suspended, || pmu.processor_suspended(|_| ())).unwrap();
                 })
-                .unwrap();
-                fault(2);
-            })
-            .unwrap();
-            machine.on(1, || pmu.processor_up(&machine.snapshot())).unwrap();
-            fault(1);
-            machine.on(1, || fault(2));
-        })
-        .unwrap();
-        fault(10);
-        let hits = [&outer, &inner, &other].map(|buffer| hits(buffer));
-        assert_eq!(hits, [8, 5, 2], "{:?}", machine.configuration);
+                .unwrap_err();
+                machine.on(suspended, || pmu.processor_resumed()).unwrap();
+                assert!(machine.clock_timers.iter().all(|timer| timer.get().is_none()));
+            }
+        }
     });
 }
 
-/// Everything at once: a fault in the interrupt, and another one in the repair.
+/// Two processors came up without their profiles, and one of them sleeps.
 #[test]
-fn everything_goes_on_after_a_fault_and_a_fault_of_the_repair() {
+fn a_processor_is_repaired_while_another_one_sleeps() {
     on_each(|machine, pmu| {
-        pmu.watch(PERIOD, 100).unwrap();
-        machine.happen(0, Happens::Cycles, 1);
-        for (at, again) in (1..30).flat_map(|at| (0..30).step_by(3).map(move |again| (at, again))) {
-            let context = format!("{:?} {at} {again}", machine.configuration);
-            let [leader, clock, member] =
-                pmu.start_group(&[INSTRUCTIONS.every(PERIOD).with_total(), CLOCK, CYCLES]).unwrap();
-            let rotates = pmu.start(&INSTRUCTIONS.rotating()).unwrap();
-            pmu.disable(member).unwrap();
-            let mut thread = pmu.thread_group(&[INSTRUCTIONS, FAULTS]).unwrap();
-            pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
-            machine.mocks[0].inject(Fault::From(at));
-            machine.happen(0, Happens::Instructions, PERIOD);
-            machine.mocks[0].inject(if again == 0 { Fault::None } else { Fault::From(again) });
-            let first = pmu.processor_resumed();
-            machine.mocks[0].inject(Fault::None);
-            if first.is_err() {
-                pmu.processor_resumed().unwrap_or_else(|error| panic!("{context}: {error:?}"));
-            }
-            let _ = pmu.tick(|_| ());
-            for event in [leader, clock, rotates] {
-                let status = status(pmu, event);
-                assert!(matches!(status, EventStatus::Active(_)), "{context}: {status:?}");
-            }
-            assert_eq!(status(pmu, member), EventStatus::Off, "{context}");
-            let read = |event| pmu.read(event).unwrap().value;
-            let threads = |thread: &[ThreadEvent; 2]| {
-                [&thread[0], &thread[1]].map(|event| pmu.read_thread(event).unwrap().value)
-            };
-            let before = ([leader, rotates, clock].map(read), threads(&thread));
-            machine.happen(0, Happens::Instructions, 7);
-            pmu.happened(SoftwareEvent::MinorFaults, &frame(0), |_| ());
-            machine.now.set(machine.now.get() + 5);
-            let after = ([leader, rotates, clock].map(read), threads(&thread));
-            let more = |[a, b, c]: [u64; 3], [d, e, f]: [u64; 3]| [d - a, e - b, f - c];
-            assert_eq!(more(before.0, after.0), [7, 7, 5], "{context}");
-            assert_eq!([after.1[0] - before.1[0], after.1[1] - before.1[1]], [7, 1], "{context}");
-            let EventCount { enabled, running, .. } = pmu.read(member).unwrap();
-            assert!(enabled >= running);
-            pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
-            pmu.close(leader).unwrap();
-            pmu.close(rotates).unwrap();
-            machine.interrupted.take();
-            machine.overflows.take();
+        let buffer: [AtomicU32; 4] = Default::default();
+        for at in 1..160 {
+            pmu.profile(CYCLES.every(PERIOD), 0..64, &buffer, || {
+                let failed = [0, 1].map(|processor| {
+                    machine.on(processor, || {
+                        pmu.processor_down().unwrap();
+                        machine.mocks[processor].inject(Fault::From(at));
+                        let up = pmu.processor_up(&machine.snapshot());
+                        machine.mocks[processor].inject(Fault::None);
+                        if !matches!(up, Ok(_) | Err(PmuError::Profile(_))) {
+                            pmu.processor_up(&machine.snapshot()).unwrap();
+                        }
+                        matches!(up, Err(PmuError::Profile(_)))
+                    })
+                });
+                if failed == [true; 2] {
+                    machine.on(1, || pmu.processor_suspended(|_| ())).unwrap();
+                    pmu.processor_resumed()
+                        .unwrap_or_else(|error| panic!("{:?} {error:?}", machine.configuration));
+                    machine.on(1, || pmu.processor_resumed()).unwrap();
+                }
+            })
+            .unwrap();
         }
-        pmu.unwatch().unwrap();
     });
 }
