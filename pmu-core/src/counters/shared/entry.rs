@@ -31,7 +31,8 @@ use crate::precise::request::PackedPrecise;
 ///    └──────────────┴───────────┘ stop, from each of these; close and switch out, too
 /// ```
 ///
-/// An event whose counter faulted stays `Counting`, on no counter, until a task starts or stops it.
+/// An event whose counter faulted stays `Counting`, on no counter, until a task starts or stops it. If it faulted as
+/// the tick began a period, it is `Refused`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventState {
     /// The entry is free.
@@ -41,7 +42,7 @@ pub(crate) enum EventState {
     Waiting,
     /// On a counter.
     Counting,
-    /// Started, and switched in, but no counter was free for the event.
+    /// Started, but no counter was free for the event as it was switched in, or its counter faulted in a tick.
     Refused,
     /// Started; this processor cannot count the event, or another event of its group.
     Uncountable,
