@@ -177,8 +177,7 @@ impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
     }
 
     /// Returns whether a source is not one of the table, but was added.
-    // Linked once: a start and a stop ask.
-    #[inline(never)] // 16 bytes of the glue, at `opt-level` 3.
+    #[inline(never)] // Linked once: a start and a stop ask. 16 bytes of the glue, at `opt-level` 3.
     fn is_added(&self, source: KProfileSource) -> bool {
         self.row(source).is_none() && self.interface().added().contains(source)
     }
