@@ -99,10 +99,14 @@ impl AddedSlot {
     }
 
     fn limits(&self) -> IntervalLimits {
-        IntervalLimits::of(match self.hertz.load(Relaxed) {
+        let limits = IntervalLimits::of(match self.hertz.load(Relaxed) {
             0 => IntervalUnit::Events,
             _ => IntervalUnit::HundredNanoseconds,
-        })
+        });
+        match self.source().and_then(|source| source.event.software_event()) {
+            Some(software) => IntervalLimits { min: software.min_period() as u32, ..limits },
+            None => limits,
+        }
     }
 
     /// Returns the interval in events.
@@ -439,9 +443,27 @@ impl AddedSources {
         self.by_tag(overflow).map(|(source, _)| source.row.source())
     }
 
-    /// Applies the interval of its source to an event that overflowed.
+    /// Applies the interval of its source to an event of the table `events` that overflowed.
+    /// [`service`](crate::service()) does so for the events on counters. A kernel calls this for each overflow of a
+    /// [software event](crate::Event::software). The call does nothing for an event that is no source's.
+    ///
+    /// ```
+    /// use pmu_core::SoftwareEvent;
+    /// use pmu_core::memory::EventTable;
+    /// use pmu_core::profile::AddedSources;
+    /// /// The end of the page fault handler of a kernel that profiles page faults.
+    /// fn faulted(events: &EventTable, added: &AddedSources, in_user: bool, hit: impl Fn(u64)) {
+    ///     events.happened(SoftwareEvent::MinorFaults, 1, in_user, |overflow| {
+    ///         added.take_up_interval(events, &overflow);
+    ///         hit(overflow.tag);
+    ///     });
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// The handler of the event's overflow.
     #[inline]
-    pub(crate) fn take_up_interval(&self, events: &EventTable, overflow: &EventOverflow) {
+    pub fn take_up_interval(&self, events: &EventTable, overflow: &EventOverflow) {
         if let Some((_, slot)) = self.by_tag(overflow)
             && slot.period() != overflow.period
         {

@@ -5,6 +5,7 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use crate::access::backend::{AccessFault, RegisterBackend};
+use crate::counters::error::CounterError;
 use crate::counters::events::count::EventOverflow;
 use crate::counters::hooks::event_facility::{EventFacility, UnitAccess};
 use crate::counters::hooks::facility::Facility;
@@ -266,9 +267,17 @@ pub unsafe trait EventSource {
     /// # Errors
     /// - [`UnsupportedSource`](InterfaceError::UnsupportedSource).
     /// - [`Interval`](InterfaceError::Interval): `units` is outside the source's limits.
+    /// - [`Counters`](InterfaceError::Counters): the source is of a [software event](crate::Event::software), which
+    ///   cannot have this period.
     fn set_interval(&self, source: KProfileSource, units: u64) -> Result<Interval, InterfaceError> {
         let (cell, limits) = declared_interval(self, source)?;
-        let interval = limits.check(units)?;
+        let interval = limits.check(units).map_err(|error| match self.added().event(source) {
+            // An error of intervals has the limits of all other events.
+            Some((of, _)) if of.is_software() => {
+                InterfaceError::Counters(CounterError::Period(units))
+            }
+            _ => InterfaceError::from(error),
+        })?;
         store_interval(self, source, cell, interval);
         Ok(interval)
     }

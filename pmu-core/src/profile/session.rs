@@ -9,6 +9,7 @@ use crate::counters::control::window::CounterWindow;
 use crate::counters::error::CounterError;
 use crate::counters::events::count::EventOverflow;
 use crate::counters::events::event::Event;
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::interrupt::sample::Sample;
 use crate::counters::names::{CounterSet, EventId};
 use crate::counters::shared::memory::CounterMemory;
@@ -142,8 +143,9 @@ impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
                 information.interval = cell.load(Relaxed);
                 information.limits = limits;
             }
+            let is_software = I::Facility::SOFTWARE && added.is_software();
             here.is_some()
-                && (added.is_software() || !(added.counters() & self.counters().usable).is_empty())
+                && (is_software || !(added.counters() & self.counters().usable).is_empty())
         } else {
             self.supported_row(source).is_ok()
         };
@@ -175,8 +177,7 @@ impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
     }
 
     /// Returns whether a source is not one of the table, but was added.
-    // Linked once: a start and a stop ask.
-    #[inline(never)] // 16 bytes of the glue, at `opt-level` 3.
+    #[inline(never)] // Linked once: a start and a stop ask. 16 bytes of the glue, at `opt-level` 3.
     fn is_added(&self, source: KProfileSource) -> bool {
         self.row(source).is_none() && self.interface().added().contains(source)
     }

@@ -226,6 +226,23 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.try_write(hardware)?.update_processors(hardware)
     }
 
+    /// Starts the sources of started profiles on one processor, as
+    /// [`try_update_processors`](Self::try_update_processors) does on all: where they do not run yet. Call this after a
+    /// source could not start on the processor.
+    ///
+    /// # Context
+    /// Task. Never waits.
+    ///
+    /// # Errors
+    /// The errors of [`try_update_processors`](Self::try_update_processors). No error names another processor.
+    pub fn try_update_processor<H: ProfileHardware>(
+        &self,
+        processor: ProcessorNumber,
+        hardware: &mut H,
+    ) -> Result<(), ProfileError> {
+        self.try_write(hardware)?.start_missing(Some(processor), hardware)
+    }
+
     /// Starts the sources of started profiles again on a processor that lost its state.
     ///
     /// Call this function after a processor went down and came back, or after its session was shut down and replaced.
@@ -354,7 +371,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
 
     /// Starts, on one active processor or on all of them, each source that an object wants and lacks there. A source
     /// that several objects lack is tried once.
-    fn start_missing<H: ProfileHardware>(
+    pub(super) fn start_missing<H: ProfileHardware>(
         &self,
         one: Option<ProcessorNumber>,
         hardware: &mut H,

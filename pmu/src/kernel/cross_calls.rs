@@ -162,7 +162,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     #[inline(never)] // 96 bytes of the glue, at `opt-level` 3.
     fn serve_postponed(&'static self) {
         if let Some(of) = self.processors.get(K::this_processor())
-            // Relaxed: only interrupts of this processor leave requests here.
+            // Relaxed: only interrupts and tasks of this processor leave requests here.
             && of.is_asked.swap(false, Relaxed)
         {
             self.mailbox.drain(&CrossCalls(self));
@@ -223,6 +223,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> RemoteProcessors
         served.unwrap_or_else(|error| match error {
             // The task that has the session serves the request when it is done.
             PmuError::Session(Busy::InUse) | PmuError::Suspended => {
+                // A stop stays for then, also one that this processor asked of itself.
+                if let Some(of) = self.0.processors.get(this.index()) {
+                    of.is_asked.store(true, Relaxed);
+                }
                 Err(InterfaceError::NoAnswer(this))
             }
             _ => Err(InterfaceError::NoSession(this)),

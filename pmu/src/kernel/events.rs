@@ -263,8 +263,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Reports the precise samples that wait in this processor's memory, to `sampled`: those of the events that the
-    /// kernel opened, before the process whose addresses they have ends or maps other files. See
-    /// [`CounterSession::report_samples`](pmu_core::CounterSession::report_samples).
+    /// kernel opened, before the process whose addresses they have ends or maps other files. The samples of profiles
+    /// that wait there are lost. See [`CounterSession::report_samples`](pmu_core::CounterSession::report_samples).
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

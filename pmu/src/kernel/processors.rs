@@ -260,7 +260,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             let started = started.unwrap_or(Ok(()));
             if is_unlisted {
                 // Some did not start as the processor came up.
-                let missing = profiles.try_update_processors(hardware);
+                let missing = profiles.try_update_processor(this, hardware);
                 return started.and(missing.map(|()| self.listed(this.index())));
             }
             started
@@ -428,10 +428,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// - The errors of [`watch`](Self::watch).
     /// - [`Counters`](PmuError::Counters): the event has no period, or the processor cannot count it. A [software
-    ///   event](Event::software) cannot watch: no call of the kernel counts it on a processor that is stuck.
+    ///   event](Event::software) cannot watch: no call of the kernel counts it on a processor that is stuck. Nor can an
+    ///   event with a [frequency](Event::at_frequency), whose period gets shorter than the tick.
     pub fn watch_by(&'static self, event: &Event) -> Result<(), PmuError> {
         self.watch_with(|_| match (event.period(), event.software_event()) {
-            (Some(_), None) => Ok(*event),
+            (Some(_), None) if event.frequency().is_none() => Ok(*event),
             (period, _) => Err(CounterError::Period(period.unwrap_or(0))),
         })
     }
@@ -440,8 +441,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         &'static self,
         event: impl FnOnce(&CounterUnit) -> Result<Event, CounterError>,
     ) -> Result<(), PmuError> {
-        self.unwatch()?;
         K::pinned(|| {
+            self.unwatch()?;
             let Some(of) = self.processors.get(K::this_processor()) else {
                 return Err(PmuError::NotUp);
             };

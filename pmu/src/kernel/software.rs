@@ -122,6 +122,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ) -> impl FnMut(EventOverflow) {
         move |overflow| {
             if let Some(source) = self.source_of(&overflow) {
+                self.added.take_up_interval(&of.events, &overflow);
                 self.profiles.interrupt(frame, source);
             } else {
                 of.events.account_sample(overflow.event, true, K::now);

@@ -9,6 +9,7 @@ mod glue;
 mod glue_hermit;
 mod guide;
 mod handler;
+mod neighbors;
 mod operations;
 mod precise;
 mod random;

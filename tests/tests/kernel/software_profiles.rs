@@ -21,7 +21,7 @@ const CLOCK: Event = Event::software(SoftwareEvent::CpuClock);
 const MILLISECOND: u64 = 1_000_000;
 
 /// Machines whose processors have counters, and the same of a kernel that takes none.
-fn with_and_without_counters(test: impl Fn(&'static Machine, &'static TestPmu)) {
+pub(crate) fn with_and_without_counters(test: impl Fn(&'static Machine, &'static TestPmu)) {
     on_each(&test);
     for configurations in machines() {
         let (machine, pmu) = Machine::of(configurations);

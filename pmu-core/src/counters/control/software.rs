@@ -5,6 +5,7 @@ use core::mem;
 
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
+use crate::counters::events::thread::ThreadEvent;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::names::EventId;
 use crate::counters::shared::entry::{EventEntry, EventState};
@@ -96,6 +97,24 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
             of_group.filter(|event| self.takes_no_counter(*event)).for_each(|event| {
                 self.change_state(event, EventState::Waiting);
             });
+        }
+    }
+
+    /// Lets the software events of a thread's groups wait for the counters of these groups, also those that stayed on
+    /// this processor, and stopped, as another part of their group was switched out.
+    #[inline(always)]
+    pub(crate) fn await_groups(&self, thread: &[ThreadEvent]) {
+        if S::Facility::SOFTWARE {
+            for event in thread {
+                if let ThreadEvent::Opened(event) = *event
+                    && let Some(entry) = self.table().entry(event)
+                    && entry.is_grouped()
+                    && entry.state() == EventState::Waiting
+                    && self.table().first_of(event).is_some()
+                {
+                    self.await_group(event);
+                }
+            }
         }
     }
 

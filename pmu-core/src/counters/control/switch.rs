@@ -250,6 +250,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         }
         if self.has_table() {
             self.add_times(now);
+            self.await_groups(events);
             self.serve(Some(events), &mut outcome);
         }
         outcome

@@ -31,7 +31,8 @@ use crate::precise::request::PackedPrecise;
 ///    └──────────────┴───────────┘ stop, from each of these; close and switch out, too
 /// ```
 ///
-/// An event whose counter faulted stays `Counting`, on no counter, until a task starts or stops it.
+/// An event whose counter faulted stays `Counting`, on no counter, until a task starts or stops it. If it faulted as
+/// the tick began a period, it is `Refused`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventState {
     /// The entry is free.
@@ -41,7 +42,7 @@ pub(crate) enum EventState {
     Waiting,
     /// On a counter.
     Counting,
-    /// Started, and switched in, but no counter was free for the event.
+    /// Started, but no counter was free for the event as it was switched in, or its counter faulted in a tick.
     Refused,
     /// Started; this processor cannot count the event, or another event of its group.
     Uncountable,
@@ -361,6 +362,13 @@ impl EventEntry {
         // In this order: a sample that waited may throttle the event in between, and the tick ends that.
         self.rate.unthrottle();
         self.period.report_again();
+        self.continue_time(now);
+    }
+
+    /// Makes the event's times count from `now` on, and lets it be silent or throttled if it is. The event stays
+    /// stopped.
+    #[inline(always)]
+    pub(crate) fn continue_time(&self, now: u64) {
         // An event that was refused is refused again if it finds no counter.
         if self.state() != EventState::Refused {
             self.set_state(EventState::Stopped);

@@ -206,7 +206,12 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Starts each event again, with its group, that lost its counter to a fault, as after a
     /// [`reprogram`](Self::reprogram), which frees the faulted counters. Such an event had the status
     /// [`Error`](crate::EventStatus::Error). Its total lacks what was counted since the counter's last interrupt. If
-    /// there is no room for the event, its status stays. The call may be repeated.
+    /// there is no room for the event, its status stays. So does that of an event of whose group a part is on another
+    /// processor, or switched out. An event that was silenced by
+    /// [`stop_reporting`](crate::memory::EventTable::stop_reporting) stays silent. The call may be repeated.
+    ///
+    /// An event of a thread that was refused as it was [switched in](Self::switch_in) has the same status, and is
+    /// started, too, if there is room by now.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, Hardware};
@@ -227,24 +232,26 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     pub fn restart_faulted(&mut self, now: u64) -> Result<(), CounterError> {
         let mut outcome = Ok(());
         for (event, entry) in self.table().opened() {
-            if self.check_counter(event, entry).is_ok() {
+            // A software event is started with those of its group.
+            let is_refused = entry.state() == EventState::Refused && !self.is_software(entry);
+            if !is_refused && self.check_counter(event, entry).is_ok() {
                 continue;
             }
+            // A group of which a part is elsewhere starts as it is whole again.
+            let Ok(first) = self.first_of(event) else { continue };
             // The kernel's calls still count the software events of its group. No other event of the group has a
             // counter.
             let _ = self.stop_those_here(event, now);
-            let started = self.begin_times(event, now).map_err(|error| error.reason);
-            let started = started.and_then(|first| {
-                self.give_counters(first, now).map_err(|unplaced| {
+            // Before any of them starts, as at a start. An event that is silent or throttled stays so.
+            self.members(event).for_each(|(_, entry)| entry.continue_time(now));
+            if let Err(unplaced) = self.give_counters(first, now) {
+                if !is_refused {
                     self.change_group(first, EventState::Counting);
                     self.settle_software();
-                    unplaced.reason
-                })
-            });
-            if let Err(reason) = started
-                && !reason.is_no_room()
-            {
-                outcome = outcome.and(Err(reason));
+                }
+                if !unplaced.reason.is_no_room() {
+                    outcome = outcome.and(Err(unplaced.reason));
+                }
             }
         }
         outcome
