@@ -277,6 +277,15 @@ fn a_processor_is_repaired_while_another_one_sleeps() {
                         machine.mocks[processor].inject(Fault::None);
                         if !matches!(up, Ok(_) | Err(PmuError::Profile(_))) {
                             pmu.processor_up(&machine.snapshot()).unwrap();
+                        } else if pmu
+                            .with(|session, _| session.counters().usable)
+                            .unwrap()
+                            .is_empty()
+                        {
+                            // None answered.
+                            pmu.processor_down().unwrap();
+                            pmu.processor_up(&machine.snapshot()).unwrap();
+                            return false;
                         }
                         matches!(up, Err(PmuError::Profile(_)))
                     })
