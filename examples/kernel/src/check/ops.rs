@@ -2,7 +2,6 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use pmu::processors::KernelHooks;
 use pmu::amd::ibs::registers::{IBS_CTL, IbsCtl};
 use pmu::amd::ibs::{Ibs, IbsKind, IbsMemory, IbsSampling, IbsUnit, IbsUnits};
 use pmu::apic::ApicRegisters;
@@ -14,6 +13,7 @@ use pmu::core::x86::FixupMsr;
 use pmu::core::x86::Snapshot;
 use pmu::core::x86::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::core::{Claim, CounterSession, CounterSet, CounterUnit, Event, EventId, Events, service};
+use pmu::processors::KernelHooks;
 use spin::Once;
 
 use crate::check::bench::{Bench, address, read, work, work_until};

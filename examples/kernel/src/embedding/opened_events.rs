@@ -1,8 +1,8 @@
 //! Events beside the profile sources, opened on the counters of the processor that executes the call.
 
+use pmu::PmuError;
 use pmu::core::x86::FixupMsr;
 use pmu::core::{CounterSession, CounterSet, CounterUnit};
-use pmu::PmuError;
 use pmu::processors::{KernelHooks, PmuEvents};
 
 use crate::embedding::cpuid::snapshot;

@@ -11,8 +11,8 @@ use pmu::core::error::PlatformError;
 use pmu::core::interval::Interval;
 use pmu::core::x86::FixupMsr;
 use pmu::core::x86::Snapshot;
-use pmu::{Machine, X86Kernel};
 use pmu::facilities::{BranchRecords, PreciseRecords};
+use pmu::{Machine, X86Kernel};
 
 use crate::embedding::extended_entries::native_apic;
 use crate::embedding::memory::{MAX_RECORDS, PRECISE_WORDS};

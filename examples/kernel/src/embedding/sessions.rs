@@ -2,8 +2,8 @@
 
 use pmu::apic::Delivery;
 use pmu::core::{CounterSet, EventSource};
-use pmu::{Machine, PmuError};
 use pmu::processors::{PmuHardware, PmuSession};
+use pmu::{Machine, PmuError};
 
 use crate::embedding::cpuid::snapshot;
 use crate::embedding::memory::PMU;
