@@ -19,7 +19,7 @@ use pmu_core::x86::Snapshot;
 use pmu_core::{CounterSession, CounterSet, CounterUnit, Event, Events, GenericEvent, service};
 
 /// Bytes of stack that the interrupt may take, the handler included, which decodes the records.
-const STACK_LIMIT: usize = 856;
+const STACK_LIMIT: usize = 872;
 
 static MEMORY: CounterMemory<[CounterSlot; 11]> = CounterMemory::new();
 static EVENTS: EventTable<[EventEntry; 4]> = EventTable::new();
