@@ -10,10 +10,10 @@ use x86_64::instructions::interrupts;
 use crate::demos::failure::Failure;
 use crate::demos::rate::Rate;
 use crate::demos::workload;
-use crate::embedding::cpuid::snapshot;
 use crate::embedding::interrupt::{OVERFLOWS, STUCK};
 use crate::embedding::memory::PMU;
 use crate::embedding::platform::set_counters;
+use crate::embedding::sessions::processor_up;
 use crate::line;
 use crate::machine::{clock, smp};
 
@@ -35,7 +35,7 @@ pub fn run() -> Result<(), Failure> {
         // Nothing but an NMI comes through.
         interrupts::without_interrupts(|| {
             set_counters(CounterSet::ALL);
-            PMU.processor_up(&snapshot())?;
+            processor_up()?;
             let alive = watch(number);
             PMU.processor_down()?;
             alive

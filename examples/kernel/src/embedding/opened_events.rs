@@ -5,9 +5,9 @@ use pmu::core::x86::FixupMsr;
 use pmu::core::{CounterSession, CounterSet, CounterUnit};
 use pmu::processors::{KernelHooks, PmuEvents};
 
-use crate::embedding::cpuid::snapshot;
 use crate::embedding::memory::PMU;
 use crate::embedding::platform::{Kernel, set_counters};
+use crate::embedding::sessions::processor_up;
 
 /// The counters of a processor, with its events.
 pub type Counters = CounterSession<'static, PmuEvents<Kernel>, (FixupMsr, KernelHooks<Kernel>)>;
@@ -20,7 +20,7 @@ pub fn with_events<R, E: From<PmuError>>(
     function: impl FnOnce(&mut Counters, &CounterUnit) -> Result<R, E>,
 ) -> Result<R, E> {
     set_counters(CounterSet::ALL);
-    PMU.processor_up(&snapshot())?;
+    processor_up()?;
     let result = PMU.with(|session, unit| function(session.counters_mut(), unit));
     PMU.processor_down()?;
     result?

@@ -1,6 +1,8 @@
 //! All processors, up and down.
 
 use pmu::apic::Delivery;
+use pmu::core::error::CounterError;
+use pmu::core::profile::InterfaceError;
 use pmu::core::{CounterSet, EventSource};
 use pmu::processors::{PmuHardware, PmuSession};
 use pmu::{Machine, PmuError};
@@ -19,6 +21,20 @@ pub type Control = PmuSession<Kernel>;
 pub struct Sessions {
     counters: CounterSet,
     freeze: bool,
+}
+
+/// Brings this processor up. This kernel has a machine of time alone for processors whose counters do not answer.
+///
+/// # Errors
+/// Those of the counters, and that none of them answers.
+pub fn processor_up() -> Result<(), PmuError> {
+    let taken = PMU.processor_up(&snapshot())?;
+    let declared = PMU.machine().map_or(CounterSet::NONE, |machine| machine.unit().counters());
+    if taken.is_empty() && !(declared & <Kernel as pmu::Kernel>::counters()).is_empty() {
+        PMU.processor_down()?;
+        return Err(InterfaceError::Counters(CounterError::Unresponsive).into());
+    }
+    Ok(())
 }
 
 impl Sessions {
@@ -40,7 +56,7 @@ impl Sessions {
         set_counters(self.counters);
         let each = (0..smp::processors()).try_for_each(|number| {
             smp::run_on(number, || {
-                PMU.processor_up(&snapshot())?;
+                processor_up()?;
                 if self.freeze { Ok(PMU.with(|s, _| s.freeze_on_interrupt())??) } else { Ok(()) }
             })
         });
