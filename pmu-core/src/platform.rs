@@ -72,7 +72,8 @@ pub trait Platform {
     /// Interrupts"): that of instruction-based sampling. The facility never masks it again, because other facilities
     /// may use the same entry.
     ///
-    /// The default implementation is for a platform without such interrupts, and returns an error.
+    /// The default implementation is for a platform whose facilities have no interrupts of their own, and returns an
+    /// error.
     ///
     /// # Context
     /// Task.

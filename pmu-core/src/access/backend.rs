@@ -1,5 +1,4 @@
-//! Access to the registers of the processor that executes the call. Registers that the
-//! examples name are x86's.
+//! Access to the registers of the processor that executes the call. Registers that the examples name are x86's.
 
 use core::fmt;
 

@@ -167,7 +167,7 @@ pub(super) struct ProcessorMemory<K: Kernel, const E: usize> {
     pub(super) watchdog: Watchdog,
     /// The processor has a session.
     pub(super) is_up: AtomicBool,
-    /// The lists of started profiles do not tell yet what runs there.
+    /// The lists of started profiles are out of date for this processor, which came up or went down.
     pub(super) is_unlisted: AtomicBool,
     /// A request came while the session was in use: whoever uses the session serves the request afterwards.
     pub(super) is_asked: AtomicBool,

@@ -87,7 +87,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                         &of.counters,
                     ) {
                         // Software events and time need no counter.
-                        Err(InterfaceError::Counters(CounterError::Unresponsive)) => {
+                        Err(InterfaceError::Counters(CounterError::Unresponsive))
+                            if !wanted.is_empty() =>
+                        {
                             (unit, wanted) = (UNRESPONSIVE, CounterSet::NONE);
                         }
                         session => break session?,

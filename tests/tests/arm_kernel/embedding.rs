@@ -1,7 +1,6 @@
 //! The trait `Kernel` on the model, and the handler of the counters' interrupt, as `examples/kernel-arm` has them.
 
 use core::cell::Cell;
-use core::convert::Infallible;
 use core::ops::Deref;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
@@ -10,12 +9,13 @@ use pmu::arm::registers::{Register, UserEnable};
 use pmu::arm::{ArmRegisters, Identification, SystemRegisters, frame};
 use pmu::user::UserPage;
 use pmu::{Arm, CounterSet, Kernel, Pmu, PmuError};
+pub(crate) use pmu_tests::arm::model;
+use pmu_tests::arm::{Registers, install};
 use pmu_virt::mock::MockPmuv3;
 
 type World = Pmu<Arm64, 2>;
 
 thread_local! {
-    static MODEL: Cell<Option<&'static MockPmuv3>> = const { Cell::new(None) };
     static WORLD: Cell<Option<&'static World>> = const { Cell::new(None) };
     static ON_SAMPLE: Cell<Option<OnSample>> = const { Cell::new(None) };
     static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
@@ -27,13 +27,9 @@ pub(crate) type OnSample = fn(u64, u64);
 /// Begins a machine.
 pub(crate) fn start(is_long: bool, level: u8, on_sample: OnSample) {
     ON_SAMPLE.set(Some(on_sample));
-    MODEL.set(Some(Box::leak(Box::new(MockPmuv3::new(is_long, level)))));
+    install(Box::leak(Box::new(MockPmuv3::new(is_long, level))));
     WORLD.set(Some(Box::leak(Box::new(World::new()))));
     INTERRUPTS.iter().chain([&STUCK]).for_each(|number| number.store(0, Relaxed));
-}
-
-pub(crate) fn model() -> &'static MockPmuv3 {
-    MODEL.get().unwrap()
 }
 
 /// The `Pmu` of the machine.
@@ -46,25 +42,6 @@ impl Deref for Current {
 
     fn deref(&self) -> &World {
         WORLD.get().unwrap()
-    }
-}
-
-pub(crate) struct Registers;
-
-impl SystemRegisters for Registers {
-    type Error = Infallible;
-
-    fn read(&self, register: Register) -> Result<u64, Infallible> {
-        Ok(model().read(register.encoding()))
-    }
-
-    fn write(&self, register: Register, value: u64) -> Result<(), Infallible> {
-        model().write(register.encoding(), value);
-        Ok(())
-    }
-
-    fn synchronize(&self) {
-        model().synchronize();
     }
 }
 

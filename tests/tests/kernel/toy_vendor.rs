@@ -322,7 +322,7 @@ pub(crate) fn on<R>(processor: usize, act: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Returns a machine whose processors are up, of which the first ones latch addresses.
+/// Returns a machine whose processors are up. The first processors have latches of addresses.
 pub(crate) fn machine_with(latching: usize) -> &'static ToyPmu {
     let pmu = Box::leak(Box::new(Pmu::new()));
     TOYS.set(Some(Box::leak(Box::default())));

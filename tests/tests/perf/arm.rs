@@ -1,44 +1,15 @@
 //! Machines of Arm, with PMUv3 and without.
 
-use core::cell::Cell;
-use core::convert::Infallible;
-
 use pmu::Arm;
 use pmu::arm::registers::{Register, UserEnable};
 use pmu::arm::{ArmRegisters, Identification, SystemRegisters, frame};
 use pmu::facilities::SoftwareEvents;
+use pmu_tests::arm::{Registers, install, model};
 use pmu_virt::mock::MockPmuv3;
 
 use crate::kernel::{Port, World};
 use crate::subsystem::Perf;
 use crate::world::{EINVAL, ENOENT, EOPNOTSUPP, Has, INTERRUPTED, System, go_to};
-
-thread_local! {
-    static MODEL: Cell<Option<&'static MockPmuv3>> = const { Cell::new(None) };
-}
-
-fn model() -> &'static MockPmuv3 {
-    MODEL.get().unwrap()
-}
-
-pub(crate) struct Registers;
-
-impl SystemRegisters for Registers {
-    type Error = Infallible;
-
-    fn read(&self, register: Register) -> Result<u64, Infallible> {
-        Ok(model().read(register.encoding()))
-    }
-
-    fn write(&self, register: Register, value: u64) -> Result<(), Infallible> {
-        model().write(register.encoding(), value);
-        Ok(())
-    }
-
-    fn synchronize(&self) {
-        model().synchronize();
-    }
-}
 
 /// The port to Arm.
 pub(crate) struct ArmPort;
@@ -68,7 +39,7 @@ impl ArmMachine {
 
     fn new((is_long, level, has_pmu): (bool, u8, bool)) -> Self {
         let model: &'static MockPmuv3 = Box::leak(Box::new(MockPmuv3::new(is_long, level)));
-        MODEL.set(Some(model));
+        install(model);
         go_to(0);
         let perf = Perf::new().unwrap();
         let identification =

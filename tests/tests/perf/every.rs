@@ -204,7 +204,7 @@ fn frequency(machine: impl System, software: bool) {
     machine.end();
 }
 
-/// At most so many samples per tick as the kernel says, and every one of them again after it.
+/// An event has as many samples until a tick as the kernel permits, and as many again after the tick.
 #[test]
 fn an_event_waits_for_the_tick_on_every_machine() {
     on_every_machine!(throttled);
@@ -228,8 +228,8 @@ fn throttled(machine: impl System) {
     machine.end();
 }
 
-/// A task that forks, with an event of a counter and one of software: each counts and samples what happens to its
-/// task. The page says what a read says.
+/// A task with an event of a counter and a software event forks. Each event counts and samples what happens to its
+/// own task. The page says what a read says.
 #[test]
 fn the_events_of_tasks_are_exact_on_every_machine() {
     on_every_machine!(tasks);

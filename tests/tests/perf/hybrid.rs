@@ -9,11 +9,12 @@ use crate::subsystem::Task;
 use crate::world::{EINVAL, INTERRUPTED, System, go_to, map};
 use crate::{BRANCHES, CYCLES, PERIOD, PLAIN, of, plain, precise_cycles, with_branches};
 
-/// The tags of raw events: they mean an event of the type of core, of processor 0 or 1, on which they were opened.
+/// The tags of the raw events that were opened on processor 0, and on processor 1. The numbers of a raw event mean
+/// another event on each type of core.
 const OF_FIRST: u64 = 20;
 const OF_OTHER: u64 = 21;
 
-/// Makes the machine booted by the P-core, and then the one booted by the E-core.
+/// Makes two machines of a P-core and an E-core: one that the P-core boots, and one that the E-core boots.
 fn machines() -> impl Iterator<Item = Machine> {
     let [large, small] = hybrid();
     [[large, small], [small, large]].into_iter().map(|cores| Machine::of_cores(&cores))

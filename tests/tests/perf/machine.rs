@@ -27,7 +27,7 @@ use crate::world::{EINVAL, Has, INTERRUPTED, PHYSICAL, System, go_to, this_proce
 /// Number of the event `slots`; those of its parts are one greater.
 pub(crate) const SLOTS_ID: u64 = 100;
 
-/// PERF_FORMAT_TOTAL_TIME_ENABLED and _RUNNING.
+/// The bits of `read_format` for an event's times: PERF_FORMAT_TOTAL_TIME_ENABLED and PERF_FORMAT_TOTAL_TIME_RUNNING.
 const TIMES: u64 = 0b11;
 
 /// PERF_SAMPLE_BRANCH_ANY.
@@ -314,7 +314,7 @@ impl System for Machine {
         self.perf
     }
 
-    /// Each instruction is also of an op and a fetch.
+    /// Each instruction counts as an op and as a fetch, too.
     fn work(&self, count: u64, branch: u64) {
         let branch = FedBranch::new(branch, CODE, FedBranchKind::Conditional, Privilege::User);
         mock().branch(&branch);

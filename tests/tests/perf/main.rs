@@ -198,7 +198,7 @@ fn a_frequency_is_kept_where_many_records_wait() {
     assert!(tried > 3, "{tried}");
 }
 
-/// At most so many samples per tick as the kernel says, and every one of them again after it.
+/// An event has as many samples until a tick as the kernel permits, and as many again after the tick.
 #[test]
 fn an_event_that_is_sampled_too_often_waits_for_the_tick() {
     for model in models() {

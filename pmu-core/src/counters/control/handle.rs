@@ -56,7 +56,7 @@ pub struct CounterSession<'a, S, H> {
     pub(crate) declared: CounterSet,
     /// The session has no counters, and a table for events that take none.
     pub(crate) has_table_alone: bool,
-    /// The events of a session without counters stand still: those of another one are lent or suspended then.
+    /// The session has no counters, and is lent or suspended: its software events are paused.
     pub(crate) is_paused_alone: bool,
     not_send: PhantomData<*mut ()>,
 }
