@@ -58,7 +58,7 @@ pub mod facilities {
 
     pub use crate::kernel::branches::BranchRecords;
     pub use crate::kernel::facilities::{
-        CounterReloads, Facilities, PhysicalAddress, X86Facilities,
+        CounterReloads, Facilities, KernelFunctions, X86Facilities,
     };
     pub use crate::kernel::precise::PreciseRecords;
     pub use crate::kernel::top_down::TopDownParts;

@@ -7,7 +7,7 @@ use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Bra
 use pmu_core::error::NoFacility;
 use pmu_core::x86::Snapshot;
 
-use crate::kernel::facilities::{Facilities, PhysicalAddress, X86Facilities};
+use crate::kernel::facilities::{Facilities, KernelFunctions, X86Facilities};
 use crate::kernel::pmu::{Pmu, PmuError};
 use crate::kernel::required::Kernel;
 use crate::machine::branches;
@@ -71,7 +71,7 @@ impl<const N: usize> Facilities for BranchRecords<N> {
         &'static self,
         this_processor: &Snapshot,
         msr: &M,
-        _: PhysicalAddress,
+        _: &KernelFunctions,
     ) {
         // The same each time that the processor comes up.
         let _ = self.unit.set(branches(this_processor, msr));

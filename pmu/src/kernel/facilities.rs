@@ -16,9 +16,20 @@ use pmu_intel::topdown::TopDownUnit;
 use crate::kernel::architecture::{Architecture, FacilitiesOf, FacilityOf};
 use crate::kernel::required::Kernel;
 
-/// A kernel's [function](crate::Kernel::physical_address) that returns the physical address of memory, from its first
-/// byte and its size in bytes.
-pub type PhysicalAddress = fn(*const (), usize) -> Option<u64>;
+/// Functions of a [`Kernel`] that hardware beside the counters calls.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct KernelFunctions {
+    /// [`Kernel::physical_address`].
+    pub physical_address: fn(*const (), usize) -> Option<u64>,
+}
+
+impl KernelFunctions {
+    /// Returns the functions of the kernel `K`.
+    pub const fn of<K: Kernel>() -> Self {
+        Self { physical_address: K::physical_address }
+    }
+}
 
 /// Hardware beside the counters that the events of a kernel may ask for: of one processor, with its memory. A kernel
 /// chooses a type as the one of [`Kernel::Architecture`](crate::Kernel::Architecture), and [`Pmu`](crate::Pmu) has one
@@ -60,12 +71,12 @@ pub trait Facilities<Processor = Snapshot>: Sized + Sync + 'static {
     ///   [facility](Self::facility) in a session or in an interrupt handler.
     /// - The kernel meets the requirements of the types in `Self`, such as those of
     ///   [`PreciseRecords`](crate::facilities::PreciseRecords).
-    /// - `physical_address` meets the requirements of [`Kernel::physical_address`](crate::Kernel::physical_address).
+    /// - `kernel` is of a kernel that meets these requirements.
     unsafe fn detect<M: RegisterBackend>(
         &'static self,
         this_processor: &Processor,
         msr: &M,
-        physical_address: PhysicalAddress,
+        kernel: &KernelFunctions,
     );
 
     /// Returns the hardware of the processor.
@@ -122,7 +133,8 @@ impl<Processor> Facilities<Processor> for () {
 
     const NEW: Self = ();
 
-    unsafe fn detect<M: RegisterBackend>(&'static self, _: &Processor, _: &M, _: PhysicalAddress) {}
+    unsafe fn detect<M: RegisterBackend>(&'static self, _: &Processor, _: &M, _: &KernelFunctions) {
+    }
 
     #[inline]
     fn facility(&'static self) {}
@@ -183,12 +195,12 @@ impl<Processor, A: Facilities<Processor>, B: Facilities<Processor>> Facilities<P
         &'static self,
         this_processor: &Processor,
         msr: &M,
-        physical_address: PhysicalAddress,
+        kernel: &KernelFunctions,
     ) {
         // SAFETY: the caller promises for both what it promises for the pair.
         unsafe {
-            self.0.detect(this_processor, msr, physical_address);
-            self.1.detect(this_processor, msr, physical_address);
+            self.0.detect(this_processor, msr, kernel);
+            self.1.detect(this_processor, msr, kernel);
         }
     }
 
@@ -278,7 +290,7 @@ impl Facilities for CounterReloads {
         &'static self,
         this_processor: &Snapshot,
         _: &M,
-        _: PhysicalAddress,
+        _: &KernelFunctions,
     ) {
         // The same each time that the processor comes up.
         let _ = self.reload.set(pmu_intel::counter_reload(this_processor));

@@ -10,7 +10,7 @@ use pmu_core::x86::Snapshot;
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 
 use crate::kernel::architecture::FacilitiesOf;
-use crate::kernel::facilities::{Facilities, PhysicalAddress, X86Facilities};
+use crate::kernel::facilities::{Facilities, KernelFunctions, X86Facilities};
 use crate::kernel::pmu::{Pmu, PmuError};
 use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
@@ -109,15 +109,16 @@ impl<const WORDS: usize> Facilities for PreciseRecords<WORDS> {
         &'static self,
         this_processor: &Snapshot,
         msr: &M,
-        physical_address: PhysicalAddress,
+        kernel: &KernelFunctions,
     ) {
         // The same each time that the processor comes up.
         let _ = self.sampling.set(IbsUnits::of(this_processor));
         // Detected once: a processor that comes up again has the value already.
         let Ok(Ok(unit)) = self.unit.set(PreciseUnit::detect(this_processor, msr)) else { return };
         let needs = unit.needs_physical_address();
-        let physical = needs
-            .then(|| physical_address(self.memory.buffer_start().cast(), self.memory.capacity()));
+        let physical = needs.then(|| {
+            (kernel.physical_address)(self.memory.buffer_start().cast(), self.memory.capacity())
+        });
         // SAFETY: (1) the caller detects the hardware of one processor with this value, and uses the facility there;
         // (2) the kernel promises the rest.
         let pebs = unsafe { Pebs::new(unit, &self.memory, physical.flatten()) };

@@ -11,7 +11,7 @@ use pmu_kprofile::ProfileError;
 
 use crate::kernel::architecture::ProcessorOf;
 use crate::kernel::cross_calls::number;
-use crate::kernel::facilities::Facilities;
+use crate::kernel::facilities::{Facilities, KernelFunctions};
 use crate::kernel::interrupt::PmuSample;
 use crate::kernel::pmu::{LocalState, Pmu, PmuError};
 use crate::kernel::profile::close;
@@ -75,8 +75,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 // SAFETY: (1) the value is this processor's, as is the source with its facility; (2) the kernel
                 // promises the rest.
                 unsafe {
-                    of.facilities.detect(this_processor, &K::registers(), K::physical_address)
-                };
+                    let kernel = const { &KernelFunctions::of::<K>() };
+                    of.facilities.detect(this_processor, &K::registers(), kernel);
+                }
                 let (mut unit, mut wanted) = (machine.unit_of(this_processor), K::counters());
                 let session = loop {
                     match Session::take(

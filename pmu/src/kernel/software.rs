@@ -10,7 +10,7 @@ use pmu_core::interrupt::EventOverflow;
 use pmu_core::{Event, Sample, SoftwareEvent};
 
 use crate::kernel::architecture::FacilityOf;
-use crate::kernel::facilities::{Facilities, PhysicalAddress, X86Facilities};
+use crate::kernel::facilities::{Facilities, KernelFunctions, X86Facilities};
 use crate::kernel::interrupt::PmuSample;
 use crate::kernel::pmu::{Pmu, PmuError, ProcessorMemory};
 use crate::kernel::required::Kernel;
@@ -20,7 +20,8 @@ impl<Processor> Facilities<Processor> for SoftwareEvents {
 
     const NEW: Self = Self;
 
-    unsafe fn detect<M: RegisterBackend>(&'static self, _: &Processor, _: &M, _: PhysicalAddress) {}
+    unsafe fn detect<M: RegisterBackend>(&'static self, _: &Processor, _: &M, _: &KernelFunctions) {
+    }
 
     #[inline]
     fn facility(&'static self) -> Self {

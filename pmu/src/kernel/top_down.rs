@@ -8,7 +8,7 @@ use pmu_core::{Event, WriteOnce};
 use pmu_intel::topdown::{TopDown, TopDownCounts, TopDownUnit};
 
 use crate::kernel::architecture::FacilitiesOf;
-use crate::kernel::facilities::{Facilities, PhysicalAddress, X86Facilities};
+use crate::kernel::facilities::{Facilities, KernelFunctions, X86Facilities};
 use crate::kernel::pmu::{Pmu, PmuError};
 use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
@@ -64,7 +64,7 @@ impl Facilities for TopDownParts {
         &'static self,
         this_processor: &Snapshot,
         msr: &M,
-        _: PhysicalAddress,
+        _: &KernelFunctions,
     ) {
         if self.unit.get().is_none() {
             // The same each time that the processor comes up.

@@ -10,7 +10,7 @@ use pmu::core::error::CounterError;
 use pmu::core::facility::{Asked, EventFacility, Facility, Interrupted, Running, Unsettled};
 use pmu::core::precise::{NotPrecise, PreciseSample};
 use pmu::core::registers::CounterId;
-use pmu::facilities::{Facilities, PhysicalAddress};
+use pmu::facilities::{Facilities, KernelFunctions};
 
 use crate::toy_hardware::{COUNTERS, Identification};
 
@@ -46,7 +46,7 @@ impl Facilities<Identification> for AddressLatches {
         &'static self,
         this_processor: &Identification,
         _: &M,
-        _: PhysicalAddress,
+        _: &KernelFunctions,
     ) {
         self.are_there.store(this_processor.latches, Relaxed);
     }
