@@ -124,7 +124,7 @@ fn opened(
         let select = EventSelect::from_bits(0xC0 + number);
         let event = Event::raw(select).every(1_000_003).tagged(number);
         let event = session.open(unit, &[event]).unwrap();
-        session.start(event, 0).unwrap();
+        session.enable(event, 0).unwrap();
     }
     registers.at(counters.0).store(5, Relaxed);
     if let Some((register, value)) = status {

@@ -56,7 +56,7 @@ fn group(events: usize, starts: bool) -> Bench<EventId> {
         let events: Vec<_> = (0..events).map(event).collect();
         let group = session.open(unit, &events).unwrap();
         if starts {
-            session.start(group, 1).unwrap();
+            session.enable(group, 1).unwrap();
         }
         group
     })
@@ -67,7 +67,7 @@ fn turns(counters: usize) -> Bench<()> {
     session(counters, |session, unit| {
         for number in 0..2 * counters {
             let event = session.open(unit, &[event(number).rotating()]).unwrap();
-            session.start(event, 1).unwrap();
+            session.enable(event, 1).unwrap();
         }
     })
 }
@@ -78,7 +78,7 @@ fn thread(events: usize, runs: bool) -> Bench<&'static mut [ThreadEvent]> {
         let of_thread: Vec<_> = (0..events)
             .map(|number| {
                 let event = session.open(unit, &[event(number)]).unwrap();
-                session.start(event, 1).unwrap();
+                session.enable(event, 1).unwrap();
                 ThreadEvent::Opened(event)
             })
             .collect();
@@ -96,11 +96,11 @@ fn chain() -> Bench<EventId> {
         for number in 0..COUNTERS - 1 {
             let event = event(number).on(CounterSet::from_bits(0b11 << number));
             let event = session.open(unit, &[event]).unwrap();
-            session.start(event, 1).unwrap();
+            session.enable(event, 1).unwrap();
         }
         for number in COUNTERS..2 * COUNTERS - 1 {
             let event = session.open(unit, &[event(number).rotating()]).unwrap();
-            session.start(event, 1).unwrap();
+            session.enable(event, 1).unwrap();
         }
         session.open(unit, &[event(2 * COUNTERS).on(CounterSet::from_bits(1))]).unwrap()
     })
@@ -117,7 +117,7 @@ fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
 #[bench::four(args = (group(4, false)), config = at_most(11_417))]
 #[bench::eight(args = (group(8, false)), config = at_most(20_233))]
 fn start(bench: Bench<EventId>) -> Result<(), EventsError> {
-    black_box(bench.session).start(bench.of, 2)
+    black_box(bench.session).enable(bench.of, 2)
 }
 
 #[library_benchmark]
@@ -136,7 +136,7 @@ fn read(bench: Bench<EventId>) -> Result<usize, EventsError> {
 #[bench::four(args = (group(4, true)), config = at_most(3_754))]
 #[bench::eight(args = (group(8, true)), config = at_most(7_284))]
 fn stop(bench: Bench<EventId>) -> Result<(), EventsError> {
-    black_box(bench.session).stop(bench.of, 2)
+    black_box(bench.session).disable(bench.of, 2)
 }
 
 #[library_benchmark]
@@ -175,7 +175,7 @@ fn happened(bench: Bench<EventId>) {
 #[library_benchmark]
 #[bench::moves_seven(args = (chain()), config = at_most(33_058))]
 fn worst(bench: Bench<EventId>) -> Result<(), EventsError> {
-    black_box(bench.session).start(bench.of, 2)
+    black_box(bench.session).enable(bench.of, 2)
 }
 
 library_benchmark_group!(

@@ -52,7 +52,7 @@ const METRICS: u64 = 1 << 48;
 ///     let events = unit.events(counters.counters().usable).each(|event| event.user_only());
 ///     let group = counters.open(unit.counters(), &events)?;
 ///     let mut counts = [EventCount::default(); 9];
-///     let counted = counters.start(group, 0).and_then(|()| {
+///     let counted = counters.enable(group, 0).and_then(|()| {
 ///         function();
 ///         counters.read_group(group, 0, &mut counts)
 ///     });

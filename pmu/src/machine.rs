@@ -66,7 +66,7 @@ use pmu_intel::{ArchitecturalPerfmon, Emon};
 /// session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
 /// let counters = session.counters_mut();
 /// let id = counters.open(machine.unit(), &[Event::generic(GenericEvent::Instructions)])?;
-/// counters.start(id, 0)?;
+/// counters.enable(id, 0)?;
 /// assert!(session.is_running(KProfileSource::BRANCH_MISPREDICTIONS));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```

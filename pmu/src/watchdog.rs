@@ -56,7 +56,7 @@ use pmu_core::{CounterUnit, Event, EventId, GenericEvent};
 ///     let mut counters = CounterSession::take(events, unit, CounterSet::ALL, Registers, &MEMORY[processor])?;
 ///     let id = counters.open(unit, &[event])?;
 ///     WATCHDOGS[processor].watch(id);
-///     counters.start(id, 0)?;
+///     counters.enable(id, 0)?;
 ///     Ok(counters)
 /// }
 ///
@@ -158,7 +158,7 @@ impl Watchdog {
     /// counters.
     ///
     /// A kernel calls this after [`service`](pmu_core::service) failed. To move the watchdog to another counter, a task
-    /// starts the event again by [`CounterSession::start`](pmu_core::CounterSession::start).
+    /// enables the event again by [`CounterSession::enable`](pmu_core::CounterSession::enable).
     ///
     /// # Context
     /// Any, on the watchdog's processor.

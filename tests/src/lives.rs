@@ -61,10 +61,10 @@ impl<S: EventSource, H: Hardware> Lives<'_, S, H> {
         let session = &mut self.session;
         let text = |done: Result<(), CounterError>| format!("{done:?}");
         let done = match operation {
-            0 | 1 => text(session.start(event, now).reason()),
-            2 => text(session.stop(event, now).reason()),
-            3 => format!("{:?}", session.start(group, now)),
-            4 => format!("{:?}", session.stop(group, now)),
+            0 | 1 => text(session.enable(event, now).reason()),
+            2 => text(session.disable(event, now).reason()),
+            3 => format!("{:?}", session.enable(group, now)),
+            4 => format!("{:?}", session.disable(group, now)),
             5..=7 => text(session.rotate(now)),
             8 => match self.thread[0] {
                 ThreadEvent::Opened(_) => {
@@ -89,10 +89,11 @@ impl<S: EventSource, H: Hardware> Lives<'_, S, H> {
             14 if self.reacts => text(self.table.set_period(event, 40 + number)),
             _ => {
                 let leader = session.group_events(group).nth(which / 2 % 2).unwrap();
-                text(match session.event_status(leader).unwrap() {
+                let changed = match session.event_status(leader).unwrap() {
                     EventStatus::Off => session.enable(leader, now),
                     _ => session.disable(leader, now),
-                })
+                };
+                text(changed.map_err(CounterError::from))
             }
         };
         self.log.push(format!("{operation}, {which}, {number}: {done}"));

@@ -57,7 +57,7 @@ use crate::ibs::unit::{IbsKind, IbsUnit, IbsUnits};
 ///     unit: &CounterUnit,
 /// ) -> Result<EventId, EventsError> {
 ///     let ops = session.open(unit, &[IbsSampling::ops().event().every(400_000)])?;
-///     session.start(ops, 0).map(|()| ops)
+///     session.enable(ops, 0).map(|()| ops)
 /// }
 ///
 /// /// In the handler of NMIs.

@@ -38,7 +38,7 @@ use crate::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 /// ) -> Result<(), EventsError> {
 ///     let misses = Event::generic(GenericEvent::BranchMisses).every(10_007).with_branches(BranchFilter::USER);
 ///     let misses = counters.open(this_processor, &[misses])?;
-///     counters.start(misses, 0)
+///     counters.enable(misses, 0)
 /// }
 /// # fn push(_: u64, _: u64, _: u64) {}
 /// fn interrupt<H: Hardware>(

@@ -129,14 +129,14 @@ pub enum CounterError {
     /// The event has no period, because it does not interrupt.
     #[error("{0} does not interrupt")]
     NoPeriod(EventId),
-    /// The event is already started.
-    #[error("{0} is already started")]
-    AlreadyStarted(EventId),
-    /// The event is not started.
-    #[error("{0} is not started")]
-    NotStarted(EventId),
+    /// The event is enabled, or is on a processor with its thread.
+    #[error("{0} is enabled")]
+    IsEnabled(EventId),
+    /// The event is not enabled.
+    #[error("{0} is not enabled")]
+    NotEnabled(EventId),
     /// The event does not run, because an access to a register of its counter failed. The count since the counter's
-    /// last interrupt is lost. The event can be started again.
+    /// last interrupt is lost. The event can be enabled again.
     #[error("{0} does not run: its counter faulted")]
     CounterLost(EventId),
     /// No counter is free for the event. Each counter that can count the event has faulted, or is used by an event that
@@ -214,8 +214,8 @@ pub struct ServiceError {
     /// are also in this set. The events of faulted counters no longer run.
     ///
     /// A [rotating](crate::Event::rotating) event competes for a counter again at the next
-    /// [`rotate`](crate::CounterSession::rotate). A non-rotating event runs again only after a task starts the event.
-    /// Until then, [`is_started`](crate::CounterSession::is_started) returns `false` for the event. No event runs on a
+    /// [`rotate`](crate::CounterSession::rotate). A non-rotating event runs again only after a task enables the event.
+    /// Until then, [`is_enabled`](crate::CounterSession::is_enabled) returns `false` for the event. No event runs on a
     /// faulted counter before [`reprogram`](crate::CounterSession::reprogram).
     pub counters: CounterSet,
     /// Set if the interrupt is masked. [`service`](crate::service()) masks it if the overflow status can be

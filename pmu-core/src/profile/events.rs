@@ -50,7 +50,7 @@ use crate::x86::snapshot::Snapshot;
 ///     session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
 ///     let (unit, counters) = (events.unit_of(this_processor), session.counters_mut());
 ///     let id = counters.open(&unit, &[Event::generic(GenericEvent::Cycles).every(1_000_000_000)])?;
-///     counters.start(id, 0)?;
+///     counters.enable(id, 0)?;
 ///     Ok(())
 /// }
 ///

@@ -253,7 +253,7 @@ impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
     }
 
     /// Starts a source as [`start`](Self::start) does, at the time `now` of the kernel's clock: see
-    /// [`CounterSession::start`]. A source of a clock, which is a [software event](Event::software), needs the time.
+    /// [`CounterSession::enable`]. A source of a clock, which is a [software event](Event::software), needs the time.
     ///
     /// # Errors
     /// - The errors of [`start`](Self::start).
@@ -593,8 +593,8 @@ fn of_source(error: CounterError, source: KProfileSource) -> InterfaceError {
     match error {
         CounterError::NoCounterForEvent => InterfaceError::UnsupportedSource(source),
         CounterError::NoFreeCounter => InterfaceError::NoFreeCounter(source),
-        CounterError::AlreadyStarted(_) => InterfaceError::AlreadyStarted(source),
-        CounterError::NotStarted(_) => InterfaceError::NotStarted(source),
+        CounterError::IsEnabled(_) => InterfaceError::AlreadyStarted(source),
+        CounterError::NotEnabled(_) => InterfaceError::NotStarted(source),
         error => InterfaceError::Counters(error),
     }
 }

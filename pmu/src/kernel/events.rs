@@ -2,7 +2,7 @@
 
 use core::slice;
 
-use pmu_core::error::CounterError;
+use pmu_core::error::{CounterError, EventsError};
 use pmu_core::interrupt::EventOverflow;
 use pmu_core::reading::{RemoteCount, remote_count};
 use pmu_core::registers::{EventSelect, MAX_COUNTERS};
@@ -11,7 +11,7 @@ use pmu_core::{CounterSet, Event, EventCount, EventId, EventStatus};
 use crate::kernel::architecture::Architecture;
 use crate::kernel::interrupt::PmuSample;
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, ProcessorMemory};
-use crate::kernel::profile::close;
+use crate::kernel::profile::{begin, close};
 use crate::kernel::required::Kernel;
 use crate::kernel::software::check_clock;
 use crate::per_processor::Busy;
@@ -88,9 +88,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// Those of [`open`](Self::open) and [`enable`](Self::enable).
     pub fn start(&'static self, event: &Event) -> Result<PmuEvent, PmuError> {
-        K::pinned(|| {
-            let event = self.open(event)?;
-            self.enable_or_close(event).map(|()| event)
+        check_clock::<K>(event)?;
+        self.on_processor(None, |of, local| {
+            let started = begin(local, slice::from_ref(event));
+            Ok(of.opened(started.map_err(CounterError::from)?))
         })
     }
 
@@ -103,17 +104,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         &'static self,
         events: &[Event; C],
     ) -> Result<[PmuEvent; C], PmuError> {
-        K::pinned(|| {
-            let group = self.open_group(events)?;
-            let started = group.first().map_or(Ok(()), |first| self.enable_or_close(*first));
-            started.map(|()| group)
-        })
-    }
-
-    fn enable_or_close(&'static self, event: PmuEvent) -> Result<(), PmuError> {
-        self.enable(event).inspect_err(|_| {
-            let _ = self.close(event); // The first error is the reason.
-        })
+        self.make_group(events, begin)
     }
 
     /// Opens events that are counted together or not at all. The first event leads the group: to
@@ -126,11 +117,20 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         &'static self,
         events: &[Event; C],
     ) -> Result<[PmuEvent; C], PmuError> {
+        self.make_group(events, |local, events| {
+            local.session.counters_mut().open(&local.unit, events)
+        })
+    }
+
+    fn make_group<const C: usize>(
+        &'static self,
+        events: &[Event; C],
+        make: fn(&mut LocalState<K>, &[Event]) -> Result<EventId, EventsError>,
+    ) -> Result<[PmuEvent; C], PmuError> {
         events.iter().try_for_each(check_clock::<K>)?;
         self.on_processor(None, |of, local| {
-            let counters = local.session.counters_mut();
-            let group = counters.open(&local.unit, events)?;
-            let mut members = counters.group_events(group);
+            let group = make(local, events)?;
+            let mut members = local.session.counters_mut().group_events(group);
             let mut member = EventId::of_index(0); // The group has as many events as the array.
             Ok(core::array::from_fn(|_| {
                 member = members.next().unwrap_or(member);
@@ -207,7 +207,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///   processor, there is no counter for it, or an access to a register failed.
     /// - [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session).
     pub fn enable(&'static self, event: PmuEvent) -> Result<(), PmuError> {
-        self.with_event(event, |local| local.session.counters_mut().enable(event.event, K::now()))
+        self.with_event(event, |local| {
+            Ok(local.session.counters_mut().enable(event.event, K::now())?)
+        })
     }
 
     /// Stops an event. Its count stays. For the first event of a group, stops the group. If the event is not enabled,
@@ -216,7 +218,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// As [`enable`](Self::enable).
     pub fn disable(&'static self, event: PmuEvent) -> Result<(), PmuError> {
-        self.with_event(event, |local| local.session.counters_mut().disable(event.event, K::now()))
+        self.with_event(event, |local| {
+            Ok(local.session.counters_mut().disable(event.event, K::now())?)
+        })
     }
 
     /// Returns the state of an event, with the names of Linux: whether it is enabled, on which counter it is, and

@@ -2,7 +2,7 @@
 
 use pmu_core::error::ServiceError;
 use pmu_core::frame::{InterruptFrame, SampledFrame};
-use pmu_core::interrupt::EventOverflow;
+use pmu_core::interrupt::{EventOverflow, Serviced};
 use pmu_core::memory::{CounterMemory, EventTable};
 use pmu_core::profile::KProfileSource;
 use pmu_core::reading::sample_read;
@@ -124,48 +124,47 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         frame: &F,
         mut sampled: impl FnMut(PmuSample<'_, K>),
     ) -> Interrupted {
-        let mut interrupted = Interrupted {
-            claim: Claim::NotOurs,
-            lent: false,
-            overflows: 0,
-            is_stuck: false,
-            is_blind: false,
-            error: None,
+        let of = self.processors.get(K::this_processor());
+        let (Some(of), Some(machine)) = (of, self.machine()) else {
+            return Interrupted {
+                claim: Claim::NotOurs,
+                lent: false,
+                overflows: 0,
+                is_stuck: false,
+                is_blind: false,
+                error: None,
+            };
         };
-        if let (Some(of), Some(machine)) =
-            (self.processors.get(K::this_processor()), self.machine())
-        {
-            let events = self.events(of, machine);
-            let (events, frame) = (&events, frame);
-            // One value, so that the interrupt's steps hand on one reference.
-            let mut report =
-                Report { pmu: self, of, events, frame, is_stuck: false, accounted: [false; E] };
-            let hardware = (K::registers(), KernelHooks::<K>::new());
-            // No pass will clear the overflow, so a level would interrupt again without end.
-            if K::Architecture::LEVEL_INTERRUPT && !of.counters.is_served() {
-                hardware.mask_performance_interrupt();
-            }
-            let serviced = service(events, &hardware, &of.counters, |sample| {
-                report.take(sample, &mut sampled);
-            });
-            interrupted.is_stuck = report.is_stuck;
-            match serviced {
-                Ok(serviced) => {
-                    interrupted.claim = serviced.claim;
-                    interrupted.lent = serviced.lent;
-                    interrupted.overflows = serviced.overflows;
-                }
-                Err(error) => {
-                    // It is unknown whose interrupt this was. Unclaimed, it would be taken for failing hardware.
-                    interrupted.claim = Claim::OursAndMore;
-                    interrupted.error = Some(error);
-                    interrupted.is_blind = of.watchdog.is_blind(&of.counters);
-                }
-            }
+        let events = self.events(of, machine);
+        let (events, frame) = (&events, frame);
+        // One value, so that the interrupt's steps hand on one reference.
+        let mut report =
+            Report { pmu: self, of, events, frame, is_stuck: false, accounted: [false; E] };
+        let hardware = (K::registers(), KernelHooks::<K>::new());
+        // No pass will clear the overflow, so a level would interrupt again without end.
+        if K::Architecture::LEVEL_INTERRUPT && !of.counters.is_served() {
+            hardware.mask_performance_interrupt();
         }
+        let serviced = service(events, &hardware, &of.counters, |sample| {
+            report.take(sample, &mut sampled);
+        });
+        let is_stuck = report.is_stuck;
         // After `service`, which may have loaded counters that threads read.
         self.publish_in_interrupt();
-        interrupted
+        match serviced {
+            Ok(Serviced { claim, lent, overflows, .. }) => {
+                Interrupted { claim, lent, overflows, is_stuck, is_blind: false, error: None }
+            }
+            Err(error) => Interrupted {
+                // It is unknown whose interrupt this was. Unclaimed, it would be taken for failing hardware.
+                claim: Claim::OursAndMore,
+                lent: false,
+                overflows: 0,
+                is_stuck,
+                is_blind: of.watchdog.is_blind(&of.counters),
+                error: Some(error),
+            },
+        }
     }
 
     /// Returns the profile source whose interval has passed, as a sample's overflow says. Returns `None` if the

@@ -456,7 +456,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 let id = counters.open(&local.unit, &[event]).map_err(CounterError::from)?;
                 // Before the start, so that the first interrupt finds it.
                 of.watchdog.watch(id);
-                counters.start(id, K::now()).map_err(|error| {
+                counters.enable(id, K::now()).map_err(|error| {
                     of.watchdog.unwatch();
                     // The first error is the reason.
                     let _ = counters.close(id, K::now());

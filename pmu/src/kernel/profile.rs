@@ -328,17 +328,13 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Drop for Started
 }
 
 /// Opens and starts a group.
-// Linked once for all numbers of events.
+// Linked once for all numbers of events, and for `start`.
 #[inline(never)] // 160 bytes of the glue.
-fn begin<K: Kernel>(local: &mut LocalState<K>, events: &[Event]) -> Result<EventId, EventsError> {
-    let counters = local.session.counters_mut();
-    let group = counters.open(&local.unit, events)?;
-    let started = counters.start(group, K::now());
-    if started.is_err() {
-        // The first error is returned.
-        let _ = close(local, group);
-    }
-    started.map(|()| group)
+pub(super) fn begin<K: Kernel>(
+    local: &mut LocalState<K>,
+    events: &[Event],
+) -> Result<EventId, EventsError> {
+    local.session.counters_mut().start(&local.unit, events, K::now())
 }
 
 /// Reads and closes a group.

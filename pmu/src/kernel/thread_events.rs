@@ -57,7 +57,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn thread_event(&'static self, event: &Event) -> Result<ThreadEvent, PmuError> {
         check_clock::<K>(event)?;
         let event = self.with(|_, unit| SavedEvent::new(unit, event))??;
-        Ok(ThreadEvent::SwitchedOut(event.to_be_started(true)))
+        Ok(ThreadEvent::SwitchedOut(event.to_be_enabled(true)))
     }
 
     /// Makes a group of a thread, whose events are counted together or not at all. The events come in the same order in
@@ -73,9 +73,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         events.iter().try_for_each(check_clock::<K>)?;
         let mut group = self.with(|_, unit| {
             let first = SavedEvent::new(unit, events.first().ok_or(CounterError::NoEvents)?)?;
-            let mut group = [first.to_be_started(true); C];
+            let mut group = [first.to_be_enabled(true); C];
             for (saved, event) in group.iter_mut().zip(events).skip(1) {
-                *saved = SavedEvent::new(unit, event)?.to_be_started(true);
+                *saved = SavedEvent::new(unit, event)?.to_be_enabled(true);
             }
             Ok::<_, CounterError>(group)
         })??;

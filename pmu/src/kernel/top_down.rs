@@ -113,7 +113,7 @@ where
     ///         let events = unit.events(usable).each(|event| event.user_only().rotating());
     ///         let mut saved = [None; 9];
     ///         for (place, event) in saved.iter_mut().zip(&*events) {
-    ///             *place = Some(SavedEvent::new(this_unit, event)?.to_be_started(true));
+    ///             *place = Some(SavedEvent::new(this_unit, event)?.to_be_enabled(true));
     ///         }
     ///         let mut group: Vec<_> = saved.into_iter().flatten().collect();
     ///         SavedEvent::make_group(&mut group)?;

@@ -49,7 +49,7 @@ fn sample(unit: &CounterUnit, branches: &BranchUnit) -> Result<bool, CounterErro
     let sampled =
         Event::generic(GenericEvent::Instructions).every(0x1_0000).on(CounterSet::GENERAL);
     let sampled = counters.open(unit, &[sampled.with_branches(BranchFilter::USER)])?;
-    counters.start_if_free(sampled, 0)?;
+    counters.enable_if_free(sampled, 0)?;
     // IA32_PERF_GLOBAL_STATUS: the first counter has overflowed.
     if let Some(register) = register(0x38E) {
         register.store(1, Ordering::Relaxed);
@@ -62,7 +62,7 @@ fn sample(unit: &CounterUnit, branches: &BranchUnit) -> Result<bool, CounterErro
     let deepest = stack::depth_of(&mut || {
         reported = performance_interrupt(black_box(unit), black_box(branches));
     });
-    counters.stop(sampled, 10)?;
+    counters.disable(sampled, 10)?;
     counters.shut_down()?;
     Ok(reported == 1 && deepest <= STACK_LIMIT)
 }

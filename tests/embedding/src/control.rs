@@ -120,16 +120,16 @@ operations! {
     OTHERS: "set_others_control, set_others_fixed_control, acknowledge_others", START;
     VIRTUALIZATION: "set_virtualization", START;
     OPEN: "open", START;
-    START_EVENT: "start", START;
-    START_IF_FREE: "start_if_free", START;
+    ENABLE: "enable", START;
+    ENABLE_IF_FREE: "enable_if_free", START;
     READ: "read", START;
     VIEW: "user_view", START;
-    STOP: "stop", START;
+    DISABLE: "disable", START;
     CLOSE: "close", START;
     OPEN_GROUP: "open of a group", START;
-    START_GROUP: "start of a group", SWITCH;
+    ENABLE_GROUP: "enable of a group", SWITCH;
     READ_GROUP: "read_group", START;
-    STOP_GROUP: "stop of a group", START;
+    DISABLE_GROUP: "disable of a group", START;
     CLOSE_GROUP: "close of a group", START;
     ROTATE: "rotate", SWITCH;
     SWITCH_OUT: "switch_out", SWITCH;
@@ -267,13 +267,13 @@ fn count<S: EventSource, P: Platform>(
     opened: &Opened,
 ) -> Option<()> {
     for event in opened.each_alone().take(3) {
-        START_IF_FREE.measure(|| counters.start_if_free(event, 1));
+        ENABLE_IF_FREE.measure(|| counters.enable_if_free(event, 1));
     }
     for group in opened.each_group() {
-        START_GROUP.measure(|| counters.start(group, 1));
+        ENABLE_GROUP.measure(|| counters.enable(group, 1));
     }
     for event in opened.each_alone() {
-        START_EVENT.measure(|| counters.start(event, 2));
+        ENABLE.measure(|| counters.enable(event, 2));
     }
     for turn in 0..8 {
         ROTATE.measure(|| counters.rotate(3 + turn));
@@ -296,11 +296,11 @@ fn count<S: EventSource, P: Platform>(
         thread.reverse();
     }
     for group in opened.each_group() {
-        STOP_GROUP.measure(|| counters.stop(group, 40));
+        DISABLE_GROUP.measure(|| counters.disable(group, 40));
         CLOSE_GROUP.measure(|| counters.close(group, 41));
     }
     for event in opened.each_alone().take(6) {
-        STOP.measure(|| counters.stop(event, 42));
+        DISABLE.measure(|| counters.disable(event, 42));
     }
     Some(())
 }
@@ -363,7 +363,7 @@ fn added(machine: &'static Machine, processor: &Snapshot, faulty: u32) -> Option
     let unit = machine.unit_of(processor);
     let opened = Opened::open(&unit, session.counters_mut());
     for event in opened.each_alone() {
-        let _ = session.counters_mut().start(event, 0);
+        let _ = session.counters_mut().enable(event, 0);
     }
     FAULTY.store(faulty, Ordering::Relaxed);
     START_ADDED.measure(|| session.start(source));

@@ -34,15 +34,15 @@ fn count(unit: &CounterUnit) -> Result<bool, CounterError> {
     let sampled =
         Event::generic(GenericEvent::Instructions).every(0x1_0000).on(CounterSet::GENERAL);
     let sampled = counters.open(unit, &[sampled])?;
-    counters.start_if_free(cycles, 0)?;
-    counters.start_if_free(sampled, 0)?;
+    counters.enable_if_free(cycles, 0)?;
+    counters.enable_if_free(sampled, 0)?;
     // IA32_PERF_GLOBAL_STATUS: the first counter has overflowed.
     if let Some(register) = register(0x38E) {
         register.store(1, Ordering::Relaxed);
     }
     let reported = performance_interrupt(black_box(unit));
     let counted = counters.read(cycles, 10)?;
-    counters.stop(sampled, 10)?;
+    counters.disable(sampled, 10)?;
     counters.shut_down()?;
     Ok(counted.running == 10 && reported == 1)
 }

@@ -22,8 +22,8 @@ fn count(machine: &Machine, this: &Snapshot) -> Result<u64, CounterError> {
     let (events, unit) = (Events::new(machine.unit(), &EVENTS), machine.unit_of(this));
     let mut counters =
         CounterSession::take(events, &unit, CounterSet::ALL, (Msr, Apic), &COUNTERS)?;
-    let instructions = counters.open(&unit, &[Event::generic(GenericEvent::Instructions)])?;
-    counters.start(instructions, 0)?;
+    let event = Event::generic(GenericEvent::Instructions);
+    let instructions = counters.start(&unit, &[event], 0)?;
     let serviced = service(&events, &(Msr, Apic), &COUNTERS, |overflow| _ = black_box(overflow));
     let _ = black_box(serviced);
     let count = counters.read(instructions, 0)?;

@@ -30,7 +30,7 @@ fn sample(counters: &CounterUnit, units: &IbsUnits) -> Result<u64, CounterError>
     for (place, request) in thread.iter_mut().zip([IbsSampling::ops(), IbsSampling::fetches()]) {
         let event = request.event().every(black_box(100_000)).with_total();
         let event = session.open(counters, &[*black_box(&event)])?;
-        session.start(event, 0)?;
+        session.enable(event, 0)?;
         *place = ThreadEvent::Opened(event);
     }
     let _ = black_box(service(&source, &(Msr, Apic), &MEMORY, |sample| {

@@ -80,10 +80,10 @@ fn count(machine: &Machine, unit: &CounterUnit) -> Result<(), CounterError> {
         let event = counters.open(unit, &[event])?;
         WATCHDOG.watch(event);
         WATCHDOG.touch();
-        any(counters.start(event, 0));
+        any(counters.enable(event, 0));
     }
-    any(counters.start(counted, black_box(0)));
-    any(counters.start(sampled, black_box(0)));
+    any(counters.enable(counted, black_box(0)));
+    any(counters.enable(sampled, black_box(0)));
     any(EVENTS.set_period(sampled, black_box(0x2_0000)));
     any(counters.rotate(black_box(1)));
     any(counters.set_virtualization(black_box(true)));
@@ -98,10 +98,10 @@ fn count(machine: &Machine, unit: &CounterUnit) -> Result<(), CounterError> {
     any(service(&events, &(Msr, Apic), &MEMORY, |sample| stuck(*sample)));
     if let Some(group) = any(counters.open(unit, black_box(&[raw, raw.user_only()]))) {
         let mut counts = [EventCount::default(); 2];
-        any(counters.start(group, 2));
+        any(counters.enable(group, 2));
         any(counters.read_group(group, 3, &mut counts));
         black_box(counters.group_events(group).count());
-        any(counters.stop(group, 4));
+        any(counters.disable(group, 4));
         any(counters.close(group, 5));
     }
     let mut thread = [ThreadEvent::Opened(counted), ThreadEvent::Unused];
@@ -118,8 +118,8 @@ fn count(machine: &Machine, unit: &CounterUnit) -> Result<(), CounterError> {
     any(counters.give_back(black_box(last)));
     any(counters.take_more(unit, black_box(last)));
     any(counters.read(sampled, 8));
-    black_box((counters.is_started(sampled), counters.counter_of(sampled), counters.counters()));
-    any(counters.stop(sampled, 9));
+    black_box((counters.is_enabled(sampled), counters.counter_of(sampled), counters.counters()));
+    any(counters.disable(sampled, 9));
     any(counters.close(sampled, 10));
     counters.shut_down()
 }

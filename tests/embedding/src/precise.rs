@@ -32,12 +32,12 @@ fn sample(unit: &CounterUnit, precise: &PreciseUnit) -> Result<(), CounterError>
     let branches = Event::generic(GenericEvent::Branches).every(10_007);
     let branches = branches.precise(Precision::ZeroSkidRequested);
     let event = counters.open(unit, &[*black_box(&branches)])?;
-    counters.start_if_free(event, 0)?;
+    counters.enable_if_free(event, 0)?;
     let _ = black_box(service(&source, &(Msr, Apic), &MEMORY, |sample| {
         black_box((sample.tag, sample.address(0)));
     }));
     counters.report_samples(|sample| _ = black_box(sample.tag))?;
-    counters.stop(event, 1)?;
+    counters.disable(event, 1)?;
     counters.close(event, 1)?;
     counters.shut_down()
 }

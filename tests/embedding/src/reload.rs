@@ -28,11 +28,11 @@ fn reload(unit: &CounterUnit, reload: &CounterReload) -> Result<(), EventsError>
     let misses = Event::generic(GenericEvent::BranchMisses).every(5_000).reloaded_by(0b10);
     let branches = Event::generic(GenericEvent::Branches).every(100_000).reloaded_by(0b10);
     let group = counters.open(unit, black_box(&[misses, branches]))?;
-    counters.start(group, 0)?;
+    counters.enable(group, 0)?;
     let _ = black_box(service(&source, &(Msr, Apic), &MEMORY, |sample| {
         black_box(sample.tag);
     }));
-    counters.stop(group, 1)?;
+    counters.disable(group, 1)?;
     counters.close(group, 1)?;
     counters.shut_down().map_err(|reason| EventsError { events: 0, reason })
 }

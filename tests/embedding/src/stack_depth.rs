@@ -124,7 +124,7 @@ fn open<S: EventSource, P: Platform>(
     let instructions = Event::generic(GenericEvent::Instructions);
     for event in [raw.every(1 << 40), instructions, raw.every(0x1000).tagged(7)] {
         let event = counters.open(unit, &[event])?;
-        counters.start(event, 0)?;
+        counters.enable(event, 0)?;
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ fn count(unit: &TopDownUnit) -> Result<Option<u32>, EventsError> {
     let mut counters = taken.map_err(EventsError::from)?;
     let events = unit.events(counters.counters().usable).each(|event| event.user_only());
     let group = counters.open(unit.counters(), black_box(&events))?;
-    counters.start(group, 0)?;
+    counters.enable(group, 0)?;
     let _ = black_box(service(&source, &(Msr, Apic), &MEMORY, |sample| {
         let reads = sample_read(&source, &Msr, &MEMORY, sample.event, 0);
         reads.into_iter().flatten().for_each(|read| {

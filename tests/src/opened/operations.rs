@@ -165,7 +165,7 @@ impl Scene {
         let events =
             self.events(processor).map(|event| counters.open(&processor.unit, &[event]).unwrap());
         let mut thread = [ThreadEvent::Unused];
-        counters.start(events[2], 0).unwrap();
+        counters.enable(events[2], 0).unwrap();
         self.happen(mock, 2, passed);
         let stops = matches!(
             operation,
@@ -179,12 +179,12 @@ impl Scene {
             thread = [ThreadEvent::Opened(events[2])];
             counters.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
         } else if !stops {
-            counters.stop(events[2], 0).unwrap();
+            counters.disable(events[2], 0).unwrap();
         }
-        counters.start(events[0], 0).unwrap();
-        counters.start(events[1], 0).unwrap();
+        counters.enable(events[0], 0).unwrap();
+        counters.enable(events[1], 0).unwrap();
         if operation == Operation::Rotate {
-            counters.start(events[2], 0).unwrap();
+            counters.enable(events[2], 0).unwrap();
             assert_eq!(counters.counter_of(events[2]), None);
         }
         (0..2).for_each(|place| self.happen(mock, place, passed));
@@ -200,9 +200,9 @@ impl Scene {
         let Case { counters, events, thread } = case;
         match self.operation {
             Operation::Start | Operation::StartWithMove | Operation::StartExclusive => {
-                counters.start(events[2], 1).reason()
+                counters.enable(events[2], 1).reason()
             }
-            Operation::Stop => counters.stop(events[2], 1).reason(),
+            Operation::Stop => counters.disable(events[2], 1).reason(),
             Operation::Close => counters.close(events[2], 1).map(|_| ()).reason(),
             Operation::Read => counters.read(events[2], 1).map(|_| ()),
             Operation::ApplyPeriod => counters.apply_period(events[2], PERIOD, 1, overflowed),

@@ -60,7 +60,7 @@ impl<'s, 'a> World<'s, 'a> {
         let groups = groups.collect();
         // The thread's event is the child of one that never runs.
         let parent = session.open(unit, &[event(4, OF_THREAD).rotating()]).unwrap();
-        let child = session.child_event(parent, 5).unwrap().to_be_started(true);
+        let child = session.child_event(parent, 5).unwrap().to_be_enabled(true);
         let thread = [ThreadEvent::SwitchedOut(child)];
         Self { scene, asks, alone, groups, thread, now: 0, epoch: 0, number: 0 }
     }
@@ -84,10 +84,10 @@ impl<'s, 'a> World<'s, 'a> {
         let (session, unit) = (&mut self.scene.session, self.scene.counters);
         let pending = |_: &_| panic!("an overflow is pending");
         match operation {
-            0 | 1 => text(session.start(event, now)),
-            2 => text(session.stop(event, now)),
-            3 => text(session.start(group, now)),
-            4 => text(session.stop(group, now)),
+            0 | 1 => text(session.enable(event, now)),
+            2 => text(session.disable(event, now)),
+            3 => text(session.enable(group, now)),
+            4 => text(session.disable(group, now)),
             5..=7 => text(session.rotate(now)),
             8 => {
                 let done = match self.thread[0] {
@@ -239,7 +239,7 @@ fn goes_between(first: &mut Scene<'_>, second: &mut Scene<'_>, filter: BranchFil
     let what = format!("{} and {}, {filter:?}", first.name, second.name);
     let asked = raw(2).every(EVERY).rotating().tagged(2).with_branches(filter).with_total();
     let Ok(saved) = SavedEvent::new(first.counters, &asked) else { panic!("{what}") };
-    let mut thread = [ThreadEvent::SwitchedOut(saved.to_be_started(true))];
+    let mut thread = [ThreadEvent::SwitchedOut(saved.to_be_enabled(true))];
     // The third core has no records.
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let table = EventTable::<[EventEntry; 8]>::new();

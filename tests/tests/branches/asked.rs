@@ -111,7 +111,7 @@ impl World<'_> {
         for (tag, thread) in [10, 11].into_iter().zip(&mut self.threads) {
             let event = raw(5).every(PERIOD).rotating().tagged(tag).with_branches(OF_THREADS);
             let saved = SavedEvent::new(self.counters, &event).unwrap();
-            *thread = [ThreadEvent::SwitchedOut(saved.to_be_started(true))];
+            *thread = [ThreadEvent::SwitchedOut(saved.to_be_enabled(true))];
         }
     }
 
@@ -250,7 +250,7 @@ fn at_random(world: &mut World<'_>, seed: u64) {
     world.open_all();
     // From the first use on, the session ends what a guest leaves.
     let (first, _) = world.events[0];
-    world.session.start(first, 0).unwrap();
+    world.session.enable(first, 0).unwrap();
     let name = world.name.clone();
     let sampled = Cell::new(0);
     for step in 0..150 {
@@ -303,9 +303,9 @@ fn operate(world: &mut World<'_>, operation: u64, random: &mut Random) -> Result
             let (event, _) = world.events[operation as usize];
             match world.session.event_status(event) {
                 Ok(EventStatus::Off | EventStatus::Error) | Err(_) => {
-                    world.session.start(event, now).map_err(text)
+                    world.session.enable(event, now).map_err(text)
                 }
-                Ok(_) => world.session.stop(event, now).map_err(text),
+                Ok(_) => world.session.disable(event, now).map_err(text),
             }
         }
         3 | 4 => world.session.rotate(now).map(|_| ()).map_err(text),

@@ -17,7 +17,7 @@ fn a_call_stack_that_could_not_be_brought_back_is_not_another_events() {
             let mut ended = false;
             with_scene(&processor, |scene| {
                 let (event, other) = (scene.open(2, stack), scene.open(3, stack));
-                scene.session.start(event, 0).unwrap();
+                scene.session.enable(event, 0).unwrap();
                 (1..=3).for_each(|number| scene.mock.branch(&call(number)));
                 let window = scene.session.lend(1, |_| ()).unwrap();
                 scene.mock.inject(Fault::From(failing));
@@ -27,14 +27,14 @@ fn a_call_stack_that_could_not_be_brought_back_is_not_another_events() {
                     return;
                 }
                 let at = format!("{}, {failing}", scene.name);
-                let _ = scene.session.stop(event, 2);
+                let _ = scene.session.disable(event, 2);
                 let _ = scene.session.switch_out(&mut [], 2, |_| ());
-                scene.session.start(other, 2).unwrap();
+                scene.session.enable(other, 2).unwrap();
                 scene.mock.branch(&call(4));
                 let found = scene.overflow(3);
                 assert_eq!(found, [(3, Some(vec![call(4).from]))], "{at}");
                 // Nor is it a guest's.
-                let _ = scene.session.stop(other, 3);
+                let _ = scene.session.disable(other, 3);
                 let window = scene.session.lend(4, |_| ()).unwrap();
                 drop(window);
                 assert_eq!(scene.visible(), None, "{at}");
@@ -54,7 +54,7 @@ fn a_call_stack_that_could_not_be_brought_back_is_not_a_guests() {
             let mut ended = false;
             with_scene(&processor, |scene| {
                 let event = scene.open(2, stack);
-                scene.session.start(event, 0).unwrap();
+                scene.session.enable(event, 0).unwrap();
                 (1..=3).for_each(|number| scene.mock.branch(&call(number)));
                 let window = scene.session.lend(1, |_| ()).unwrap();
                 scene.mock.inject(Fault::From(failing));
@@ -81,7 +81,7 @@ fn a_recorder_within_a_window_leaves_nothing_to_the_events_after_it() {
         let Some(stack) = stack_of(&processor) else { continue };
         with_scene(&processor, |scene| {
             let event = scene.open(2, stack);
-            scene.session.start(event, 0).unwrap();
+            scene.session.enable(event, 0).unwrap();
             (1..=3).for_each(|number| scene.mock.branch(&call(number)));
             scene.session.suspend(1, |_| ()).unwrap();
             let mut recorder = BranchRecorder::take(scene.unit, scene.mock, scene.records).unwrap();
@@ -103,12 +103,12 @@ fn a_call_stack_does_not_outlast_its_session() {
         let Some(stack) = stack_of(&processor) else { continue };
         with_scene(&processor, |scene| {
             let event = scene.open(2, stack);
-            scene.session.start(event, 0).unwrap();
+            scene.session.enable(event, 0).unwrap();
             (1..=3).for_each(|number| scene.mock.branch(&call(number)));
             scene.session.shut_down().unwrap();
             scene.take_again();
             let event = scene.open(2, stack);
-            scene.session.start(event, 0).unwrap();
+            scene.session.enable(event, 0).unwrap();
             scene.mock.branch(&call(4));
             let found = scene.overflow(2);
             assert_eq!(found, [(2, Some(vec![call(4).from]))], "{}", scene.name);
@@ -124,7 +124,7 @@ fn nothing_is_on_after_a_first_start_that_fails() {
             with_scene(&processor, |scene| {
                 let event = scene.open(2, BranchFilter::ALL);
                 scene.mock.inject(Fault::From(failing));
-                ended = scene.session.start(event, 0).is_ok();
+                ended = scene.session.enable(event, 0).is_ok();
                 scene.mock.inject(Fault::None);
                 let _ = scene.session.reprogram(|_| ());
                 let at = format!("{}, {failing}", scene.name);
@@ -147,7 +147,7 @@ fn nothing_is_visible_after_a_shutdown_that_failed_and_a_reprogramming() {
         for register in accessed(&processor) {
             with_scene(&processor, |scene| {
                 let event = scene.open(2, BranchFilter::ALL);
-                scene.session.start(event, 0).unwrap();
+                scene.session.enable(event, 0).unwrap();
                 (1..=3).for_each(|number| scene.mock.branch(&user(number)));
                 scene.mock.inject(Fault::Register(register));
                 let ended = scene.session.shut_down();
@@ -176,7 +176,7 @@ fn a_register_that_is_missing_does_not_keep_the_counters_from_being_lent() {
                 }
                 let event = scene.open(2, BranchFilter::ALL);
                 scene.mock.inject(Fault::Register(register));
-                if scene.session.start(event, 0).is_ok() {
+                if scene.session.enable(event, 0).is_ok() {
                     return;
                 }
                 let window = scene.session.lend(1, |_| ()).map_err(|error| (at.clone(), error));
@@ -195,8 +195,8 @@ fn a_recorder_that_could_not_be_taken_leaves_no_freeze_of_the_events() {
         for register in accessed(&processor) {
             with_scene(&processor, |scene| {
                 let event = scene.open(2, BranchFilter::ALL);
-                scene.session.start(event, 0).unwrap();
-                scene.session.stop(event, 0).unwrap();
+                scene.session.enable(event, 0).unwrap();
+                scene.session.disable(event, 0).unwrap();
                 scene.mock.inject(Fault::Register(register));
                 let taken = BranchRecorder::take(scene.unit, scene.mock, scene.records);
                 scene.mock.inject(Fault::None);
@@ -220,10 +220,10 @@ fn a_start_that_failed_leaves_the_records_to_a_recorder() {
             with_scene(&processor, |scene| {
                 let event = scene.open(2, BranchFilter::ALL);
                 let other = scene.open(3, BranchFilter::USER);
-                scene.session.start(event, 0).unwrap();
-                scene.session.stop(event, 0).unwrap();
+                scene.session.enable(event, 0).unwrap();
+                scene.session.disable(event, 0).unwrap();
                 scene.mock.inject(Fault::From(failing));
-                ended = scene.session.start(other, 0).is_ok();
+                ended = scene.session.enable(other, 0).is_ok();
                 scene.mock.inject(Fault::None);
                 if ended {
                     return;
@@ -241,16 +241,16 @@ fn a_start_that_failed_leaves_the_records_to_a_recorder() {
             with_scene(&processor, |scene| {
                 let event = scene.open(2, BranchFilter::ALL);
                 let other = scene.open(3, BranchFilter::USER);
-                scene.session.start(event, 0).unwrap();
-                scene.session.stop(event, 0).unwrap();
+                scene.session.enable(event, 0).unwrap();
+                scene.session.disable(event, 0).unwrap();
                 scene.mock.inject(Fault::Register(register));
-                let _ = scene.session.start(other, 0);
-                let _ = scene.session.stop(other, 0);
+                let _ = scene.session.enable(other, 0);
+                let _ = scene.session.disable(other, 0);
                 scene.mock.inject(Fault::None);
                 let at = format!("{}, {register:#X}", scene.name);
                 let plain = raw(4).every(PERIOD);
                 let plain = scene.session.open(scene.counters, &[plain]).unwrap();
-                scene.session.start(plain, 0).map_err(|error| (at.clone(), error)).unwrap();
+                scene.session.enable(plain, 0).map_err(|error| (at.clone(), error)).unwrap();
                 let taken = BranchRecorder::take(scene.unit, scene.mock, scene.records);
                 taken.map_err(|error| (at, error)).unwrap().shut_down().unwrap();
             });
@@ -263,10 +263,10 @@ fn memory_that_is_reclaimed_beside_events_ends_with_them() {
     for processor in processors() {
         with_scene(&processor, |scene| {
             let event = scene.open(2, BranchFilter::ALL);
-            scene.session.start(event, 0).unwrap();
+            scene.session.enable(event, 0).unwrap();
             // SAFETY: no recorder is there.
             unsafe { scene.records.reclaim() };
-            scene.session.stop(event, 1).unwrap();
+            scene.session.disable(event, 1).unwrap();
             scene.session.shut_down().unwrap();
             assert_eq!(scene.visible(), None, "{}", scene.name);
         });
@@ -283,10 +283,10 @@ fn nothing_is_on_after_two_starts_that_fail() {
                     let event = scene.open(2, BranchFilter::ALL);
                     let other = scene.open(3, BranchFilter::ALL);
                     scene.mock.inject(Fault::From(failing));
-                    ended = scene.session.start(event, 0).is_ok();
+                    ended = scene.session.enable(event, 0).is_ok();
                     scene.mock.inject(Fault::Register(register));
-                    let _ = scene.session.start(other, 0);
-                    let _ = scene.session.stop(other, 0);
+                    let _ = scene.session.enable(other, 0);
+                    let _ = scene.session.disable(other, 0);
                     scene.mock.inject(Fault::None);
                     let _ = scene.session.reprogram(|_| ());
                     let window = scene.session.lend(1, |_| ()).unwrap();
@@ -311,7 +311,7 @@ fn beside_lost_branches(mut act: impl FnMut(&mut Scene<'_>, EventId, &str)) {
                     let event = scene.open(2, BranchFilter::ALL);
                     let plain = raw(3).every(PERIOD);
                     let plain = scene.session.open(scene.counters, &[plain]).unwrap();
-                    scene.session.start(event, 0).unwrap();
+                    scene.session.enable(event, 0).unwrap();
                     scene.mock.inject(Fault::From(failing));
                     scene.overflow(2);
                     scene.mock.inject(Fault::Register(register));
@@ -330,11 +330,11 @@ fn beside_lost_branches(mut act: impl FnMut(&mut Scene<'_>, EventId, &str)) {
 fn a_start_that_failed_because_of_others_branches_left_no_counter_running() {
     let mut tried = 0;
     beside_lost_branches(|scene, plain, at| {
-        let started = scene.session.start_if_free(plain, 1);
+        let started = scene.session.enable_if_free(plain, 1);
         tried += u32::from(started.is_err());
         let on = scene.session.counter_of(plain).is_some();
         assert_eq!(on, started.is_ok(), "{at}: {started:?}");
-        assert_eq!(scene.session.is_started(plain), on, "{at}: {started:?}");
+        assert_eq!(scene.session.is_enabled(plain), on, "{at}: {started:?}");
     });
     assert!(tried > 0);
 }
@@ -343,9 +343,9 @@ fn a_start_that_failed_because_of_others_branches_left_no_counter_running() {
 fn a_start_that_failed_is_not_started() {
     let mut tried = 0;
     beside_lost_branches(|scene, plain, at| {
-        let started = scene.session.start(plain, 1);
+        let started = scene.session.enable(plain, 1);
         tried += u32::from(started.is_err());
-        assert_eq!(scene.session.is_started(plain), started.is_ok(), "{at}: {started:?}");
+        assert_eq!(scene.session.is_enabled(plain), started.is_ok(), "{at}: {started:?}");
     });
     assert!(tried > 0);
 }

@@ -78,7 +78,7 @@ fn a_sample_has_the_branches_before_it_and_none_of_the_handler_where_they_freeze
         with_scene(&processor, |scene, of| {
             let event = raw(2).every(PERIOD).with_branches(BranchFilter::ALL);
             let event = scene.session.open(&processor.counters(), &[event]).unwrap();
-            scene.session.start(event, 0).unwrap();
+            scene.session.enable(event, 0).unwrap();
             for _ in 0..2 {
                 (1..=40).for_each(|number| scene.mock.branch(&user(number)));
                 let samples = scene.overflow(2);
@@ -113,7 +113,7 @@ fn what_no_facility_meets_is_refused_as_the_event_is_opened() {
         let group = without.open(&counters, &[plain, event]).unwrap_err();
         assert_eq!((group.events, group.reason), (0b10, refused));
         // A thread's event is not counted here, and no error.
-        let saved = SavedEvent::new(&counters, &event).unwrap().to_be_started(true);
+        let saved = SavedEvent::new(&counters, &event).unwrap().to_be_enabled(true);
         let mut thread = [ThreadEvent::SwitchedOut(saved)];
         without.switch_in(&counters, &mut thread, 0).unwrap();
         let ThreadEvent::Opened(id) = thread[0] else { panic!("{thread:?}") };
@@ -166,18 +166,18 @@ fn another_filter_waits_for_its_turn_or_is_refused() {
             let [first, second, alike] = [open(all), open(kernel), open(all)];
             let [waits, group] = [kernel.rotating(), all.rotating()];
             let waits = open(waits);
-            scene.session.start(first, 0).unwrap();
+            scene.session.enable(first, 0).unwrap();
             let refused = Err(CounterError::BranchFilterInUse);
-            assert_eq!(scene.session.start(second, 0).reason(), refused);
-            assert_eq!(scene.session.start_if_free(second, 0), refused);
-            assert_eq!(scene.session.start_if_free(alike, 0), Ok(()));
-            scene.session.start(waits, 0).unwrap();
+            assert_eq!(scene.session.enable(second, 0).reason(), refused);
+            assert_eq!(scene.session.enable_if_free(second, 0), refused);
+            assert_eq!(scene.session.enable_if_free(alike, 0), Ok(()));
+            scene.session.enable(waits, 0).unwrap();
             assert_eq!(scene.session.event_status(waits), Ok(EventStatus::Inactive));
             // No group can have two filters.
             let both = scene.session.open(&counters, &[group, kernel]).unwrap_err();
             assert_eq!((both.events, both.reason), (0b10, CounterError::BranchFilterInUse));
-            scene.session.stop(first, 1).unwrap();
-            scene.session.stop(alike, 1).unwrap();
+            scene.session.disable(first, 1).unwrap();
+            scene.session.disable(alike, 1).unwrap();
             scene.session.rotate(1).unwrap();
             assert!(matches!(scene.session.event_status(waits), Ok(EventStatus::Active(_))));
         });
@@ -193,14 +193,14 @@ fn a_recorder_and_the_events_of_a_session_have_the_records_in_turn() {
             let event = scene.session.open(&counters, &[event]).unwrap();
             let (mock, records) = (scene.mock, scene.records);
             let take = || BranchRecorder::take(&of.unit, mock, records);
-            scene.session.start(event, 0).unwrap();
+            scene.session.enable(event, 0).unwrap();
             assert_eq!(take().map(|_| ()), Err(BranchError::MemoryInUse), "{}", processor.name);
-            scene.session.stop(event, 1).unwrap();
+            scene.session.disable(event, 1).unwrap();
             assert!(!is_recording(mock), "{}", processor.name);
             // A recorder of another filter: the event's samples have none, and leave the recording alone.
             let mut recorder = take().unwrap();
             recorder.start(BranchFilter::ALL).unwrap();
-            scene.session.start(event, 2).unwrap();
+            scene.session.enable(event, 2).unwrap();
             mock.branch(&user(1));
             let other = scene.overflow(2);
             assert_eq!(other, [(0, None)], "{}", processor.name);
@@ -212,8 +212,8 @@ fn a_recorder_and_the_events_of_a_session_have_the_records_in_turn() {
             assert_eq!(same[..], users(2..=2), "{}", processor.name);
             recorder.shut_down().unwrap();
             // The next change gives the records to the event.
-            scene.session.stop(event, 3).unwrap();
-            scene.session.start(event, 4).unwrap();
+            scene.session.disable(event, 3).unwrap();
+            scene.session.enable(event, 4).unwrap();
             mock.branch(&user(3));
             let [(0, Some((own, _)))] = &scene.overflow(2)[..] else { panic!() };
             assert_eq!(own[..], users(3..=3), "{}", processor.name);
@@ -241,7 +241,7 @@ fn a_call_stack_outlasts_a_window_and_not_a_switch() {
             let counters = processor.counters();
             let event = raw(2).every(PERIOD).with_branches(stack);
             let event = scene.session.open(&counters, &[event]).unwrap();
-            scene.session.start(event, 0).unwrap();
+            scene.session.enable(event, 0).unwrap();
             (1..=3).for_each(|number| scene.mock.branch(&call(number)));
             let window = scene.session.lend(1, |_| ()).unwrap();
             (7..=9).for_each(|number| scene.mock.branch(&call(number)));
@@ -271,22 +271,22 @@ fn records_that_do_not_answer_stop_the_event_and_not_the_others() {
             let plain = scene.session.open(&counters, &[raw(3).every(PERIOD)]).unwrap();
             let event = raw(2).every(PERIOD).with_branches(BranchFilter::ALL);
             let event = scene.session.open(&counters, &[event]).unwrap();
-            scene.session.start(plain, 0).unwrap();
+            scene.session.enable(plain, 0).unwrap();
             let (registers, mock) = (of.unit.registers(), scene.mock);
             let last = u32::from(of.unit.depth() - 1) * registers.step;
             let dead = registers.to.unwrap_or(registers.from) + last;
             mock.inject(Fault::Register(dead));
-            let started = scene.session.start(event, 0).reason();
+            let started = scene.session.enable(event, 0).reason();
             assert!(matches!(started, Err(CounterError::Unchanged(_))), "{started:?}");
             assert!(!is_recording(mock), "{}", processor.name);
             let samples = scene.overflow(3);
             assert_eq!(samples, [(0, None)], "{}", processor.name);
             // Other events start and stop as ever.
             let other = scene.session.open(&counters, &[raw(4).every(PERIOD)]).unwrap();
-            scene.session.start(other, 0).unwrap();
-            scene.session.stop(other, 0).unwrap();
+            scene.session.enable(other, 0).unwrap();
+            scene.session.disable(other, 0).unwrap();
             mock.inject(Fault::None);
-            scene.session.start(event, 1).unwrap();
+            scene.session.enable(event, 1).unwrap();
             mock.branch(&user(1));
             let [(0, Some((branches, _)))] = &scene.overflow(2)[..] else { panic!() };
             assert!(branches.contains(&user(1).from), "{}", processor.name);
@@ -324,9 +324,9 @@ fn a_facility_that_no_event_asks_costs_no_access() {
 
 fn run<S: EventSource>(session: &mut CounterSession<'_, S, &Mock<'_>>, event: EventId, step: u32) {
     match step {
-        0 => session.start(event, 0).unwrap(),
+        0 => session.enable(event, 0).unwrap(),
         1 => session.switch_out(&mut [], 1, |_| ()).unwrap(),
         2 => session.lend(1, |_| ()).unwrap().end(1).unwrap(),
-        _ => session.stop(event, 2).unwrap(),
+        _ => session.disable(event, 2).unwrap(),
     }
 }

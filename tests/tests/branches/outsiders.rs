@@ -283,7 +283,7 @@ fn the_interrupt_accesses_no_register_of_another_processors_branch_records() {
                 CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &memory)
                     .unwrap();
             let event = counters.open(&counter_unit, &[raw(3).every(100_000)]).unwrap();
-            counters.start(event, 0).unwrap();
+            counters.enable(event, 0).unwrap();
             let mut recorder = BranchRecorder::take(&unit, &mock, &records).unwrap();
             recorder.start(BranchFilter::ALL).unwrap();
             mock.branch(&user(1));

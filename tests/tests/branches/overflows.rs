@@ -41,7 +41,7 @@ fn an_overflow_within_a_turn_has_its_branches() {
                 let event = raw(kind).every(PERIOD).rotating().tagged(kind as u64);
                 let event = event.with_branches(filter);
                 let event = scene.session.open(scene.counters, &[event]).unwrap();
-                scene.session.start(event, 0).unwrap();
+                scene.session.enable(event, 0).unwrap();
             }
             scene.session.rotate(1).unwrap();
             scene.mock.advance(&mut happened(3, PERIOD - 1));
@@ -62,7 +62,7 @@ fn an_overflow_within_a_start_on_a_free_counter_has_its_branches() {
             let event = raw(3).every(PERIOD).tagged(3).with_branches(BranchFilter::KERNEL);
             let event = scene.session.open(scene.counters, &[event]).unwrap();
             let over = interrupted(scene, access, |scene| {
-                scene.session.start_if_free(event, 3).unwrap();
+                scene.session.enable_if_free(event, 3).unwrap();
             });
             check_records(scene, access);
             // Started by one access, the last: what comes after it has its branches, too.
@@ -86,7 +86,7 @@ fn an_overflow_before_any_access_of_a_life_has_its_branches() {
             ];
             let group = scene.session.open(scene.counters, &members).unwrap();
             let over = interrupted(scene, access, |scene| {
-                scene.session.start(group, 0).unwrap();
+                scene.session.enable(group, 0).unwrap();
                 scene.mock.branch(&user(1));
                 scene.session.switch_out(&mut [], 1, |_| ()).unwrap();
                 scene.mock.branch(&user(2));
@@ -106,8 +106,8 @@ fn an_overflow_before_any_access_of_a_life_has_its_branches() {
                 scene.session.reprogram(|_| ()).unwrap();
                 scene.mock.branch(&user(6));
                 scene.session.rotate(6).unwrap();
-                scene.session.stop(group, 7).unwrap();
-                scene.session.start(group, 8).unwrap();
+                scene.session.disable(group, 7).unwrap();
+                scene.session.enable(group, 8).unwrap();
                 scene.mock.branch(&user(7));
                 scene.session.shut_down().unwrap();
             });
@@ -141,9 +141,9 @@ fn a_sample_after_a_switch_or_window_that_was_interrupted_has_what_came_after_it
         for (name, operation) in operations {
             at_each_access(&processor, |scene, access| {
                 let event = scene.open(2, BranchFilter::ALL);
-                scene.session.start(event, 0).unwrap();
+                scene.session.enable(event, 0).unwrap();
                 let other = scene.open(3, BranchFilter::ALL);
-                scene.session.start(other, 0).unwrap();
+                scene.session.enable(other, 0).unwrap();
                 (1..=3).for_each(|number| scene.mock.branch(&user(number)));
                 let over = interrupted(scene, access, operation);
                 let at = format!("{}, {name}, {access}", scene.name);

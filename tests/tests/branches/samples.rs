@@ -38,7 +38,7 @@ fn sample(
         recorder.freeze_on_interrupt().unwrap();
     }
     recorder.start(BranchFilter::ALL).unwrap();
-    counters.start(event, 0).unwrap();
+    counters.enable(event, 0).unwrap();
     let (samples, claims) = (RefCell::new(vec![]), Cell::new(0));
     let serving = Cell::new(false);
     let handler = |mock: &Mock<'_>| {
@@ -158,7 +158,7 @@ fn a_recorder_that_does_not_record_costs_the_interrupt_no_access() {
         let mut counters =
             CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &memory).unwrap();
         let event = counters.open(&counter_unit, &[raw(3).every(100_000)]).unwrap();
-        counters.start(event, 0).unwrap();
+        counters.enable(event, 0).unwrap();
         let costs = RefCell::new(vec![]);
         let handler = |mock: &Mock<'_>| {
             let before = mock.accesses();

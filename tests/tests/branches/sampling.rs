@@ -24,7 +24,7 @@ fn each_interrupt_has_the_branches_that_were_sampled_the_newest_first() {
         let event = scene.open(calls);
         assert_eq!(scene.unit.recorded(calls.branches().unwrap()), Some(BranchFilter::ALL));
         hardware.file.take_writes();
-        scene.session.start(event, 0).unwrap();
+        scene.session.enable(event, 0).unwrap();
         assert_eq!(hardware.file.get(CONTROL), OTHERS | SAMPLING);
         assert_eq!(scene.session.counter_of(event), CounterId::general(0));
         for record in 0..16 {
@@ -51,7 +51,7 @@ fn each_interrupt_has_the_branches_that_were_sampled_the_newest_first() {
         for (register, value) in hardware.file.take_writes() {
             assert!(register != CONTROL || value & STOPPED == STOPPED, "{value:#X}");
         }
-        scene.session.stop(event, 1).unwrap();
+        scene.session.disable(event, 1).unwrap();
         hardware.check_clear("stopped");
     });
 }
@@ -106,7 +106,7 @@ fn only_the_sampling_of_its_event_on_its_counter_is_offered() {
         let no_counter = Err(CounterError::NoCounterForEvent);
         assert_eq!(scene.session.open(scene.counters, &[elsewhere]).reason(), no_counter);
         // A thread's event is not counted here, and no error.
-        let saved = SavedEvent::new(scene.counters, &of(0xC2)).unwrap().to_be_started(true);
+        let saved = SavedEvent::new(scene.counters, &of(0xC2)).unwrap().to_be_enabled(true);
         let mut thread = [ThreadEvent::SwitchedOut(saved)];
         scene.session.switch_in(scene.counters, &mut thread, 0).unwrap();
         let ThreadEvent::Opened(id) = thread[0] else { panic!("{thread:?}") };
@@ -149,8 +149,8 @@ fn elsewhere(event: Event) -> Event {
 fn two_events_take_turns_on_the_counter() {
     with_scene(|scene| {
         let [one, other] = [1, 2].map(|tag| scene.open(event().rotating().tagged(tag)));
-        scene.session.start(one, 0).unwrap();
-        scene.session.start(other, 0).unwrap();
+        scene.session.enable(one, 0).unwrap();
+        scene.session.enable(other, 0).unwrap();
         for turn in 0..4 {
             let (runs, waits, tag) = if turn % 2 == 0 { (one, other, 1) } else { (other, one, 2) };
             let at = format!("turn {turn}");
@@ -173,12 +173,12 @@ fn two_events_take_turns_on_the_counter() {
         }
         assert_eq!(scene.hardware.late.get(), 0);
         // Another event on the counter: without branches it does not sample.
-        scene.session.stop(one, 9).unwrap();
-        scene.session.stop(other, 9).unwrap();
+        scene.session.disable(one, 9).unwrap();
+        scene.session.disable(other, 9).unwrap();
         let plain = Event::raw(EventSelect::from_bits(TAKEN)).every(100_003).tagged(3);
         let plain = plain.on(CounterId::general(0).unwrap().only());
         let plain = scene.open(plain);
-        scene.session.start(plain, 9).unwrap();
+        scene.session.enable(plain, 9).unwrap();
         scene.hardware.check_clear("without branches");
         scene.hardware.overflow(16);
         scene.check(&[(3, vec![])], "without branches");
@@ -192,7 +192,7 @@ type Leaves = fn(&mut Scene<'_>, EventId, &mut Vec<Taken>);
 #[test]
 fn the_sampling_stops_before_its_counter_and_the_held_interrupt_has_its_branches() {
     let leaves: [(&str, bool, Leaves); 6] = [
-        ("stop", false, |scene, event, _| scene.session.stop(event, 1).unwrap()),
+        ("stop", false, |scene, event, _| scene.session.disable(event, 1).unwrap()),
         ("close", false, |scene, event, _| _ = scene.session.close(event, 1).unwrap()),
         ("period", true, |scene, event, _| {
             scene.session.apply_period(event, 5_000, 1, |_| ()).unwrap();
@@ -349,15 +349,15 @@ fn an_idle_processor_does_not_sample_and_holds_no_interrupt() {
         branches.before_idle(&hardware).unwrap();
         let plain = Event::raw(EventSelect::from_bits(0xC2)).every(100_003);
         let plain = scene.open(plain);
-        scene.session.start(plain, 1).unwrap();
+        scene.session.enable(plain, 1).unwrap();
         assert!(hardware.is_sampling());
         branches.before_idle(&hardware).unwrap();
-        scene.session.stop(event, 2).unwrap();
+        scene.session.disable(event, 2).unwrap();
         hardware.check_clear("stopped");
         without_access();
         hardware.check_clear("stopped");
         // Each access that fails.
-        scene.session.start(event, 3).unwrap();
+        scene.session.enable(event, 3).unwrap();
         for (number, retried) in [(0, 1), (1, 1), (0, 2), (1, 2)] {
             let fault = if retried == 1 { Fault::Once(number) } else { Fault::From(number) };
             hardware.file.fail(fault);
@@ -388,11 +388,11 @@ fn text(error: impl core::fmt::Debug) -> String {
 fn a_fault_at_each_access_heals_as_the_operation_is_repeated() {
     // With each, whether the event runs before it.
     let operations: [(&str, bool, Operation); 9] = [
-        ("start", false, |scene, event| scene.session.start(event, 1).map_err(text)),
+        ("start", false, |scene, event| scene.session.enable(event, 1).map_err(text)),
         ("start if free", false, |scene, event| {
-            scene.session.start_if_free(event, 1).map_err(text)
+            scene.session.enable_if_free(event, 1).map_err(text)
         }),
-        ("stop", true, |scene, event| scene.session.stop(event, 1).map_err(text)),
+        ("stop", true, |scene, event| scene.session.disable(event, 1).map_err(text)),
         ("window", true, |scene, _| {
             let window = scene.session.lend(1, |_| ()).map_err(text)?;
             scene.hardware.check_clear("lent");
@@ -435,7 +435,7 @@ fn with_fault(
         let context = format!("{name}, held {held}, lasting {lasting}, access {at}");
         let event = scene.open(event().tagged(7));
         if runs {
-            scene.session.start(event, 0).unwrap();
+            scene.session.enable(event, 0).unwrap();
         }
         if held {
             scene.hardware.overflow(4);
@@ -469,7 +469,7 @@ fn with_fault(
                 true => scene.hardware.check_clear(&context),
                 false => assert!(!scene.hardware.is_sampling(), "{context}"),
             }
-            assert_eq!(scene.session.start(event, 3), Ok(()), "{context}");
+            assert_eq!(scene.session.enable(event, 3), Ok(()), "{context}");
         }
         assert!(scene.hardware.is_sampling(), "{context}");
         scene.hardware.overflow(16);
@@ -494,7 +494,7 @@ fn a_counter_or_a_record_that_does_not_answer_leaves_no_sampling_without_its_eve
             }
             scene.session.resume(1, |_| ()).unwrap();
             if !matches!(scene.session.event_status(event), Ok(EventStatus::Active(_))) {
-                scene.session.start(event, 1).unwrap();
+                scene.session.enable(event, 1).unwrap();
             }
             scene.samples.take();
             scene.hardware.overflow(16);

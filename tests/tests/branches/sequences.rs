@@ -34,9 +34,9 @@ fn one_reprogramming_makes_up_for_any_register_that_was_missing() {
             scene.mock.lose_registers();
             scene.session.resume(2, |_| ()).map(|_| ()).map_err(text)
         }),
-        ("stop", |scene, event, _| scene.session.stop(event, 1).map_err(text)),
+        ("stop", |scene, event, _| scene.session.disable(event, 1).map_err(text)),
         ("rotate", |scene, _, _| scene.session.rotate(1).map_err(text)),
-        ("start", |scene, _, other| scene.session.start(other, 1).map_err(text)),
+        ("start", |scene, _, other| scene.session.enable(other, 1).map_err(text)),
         ("interrupt", |scene, _, _| {
             scene.overflow(2);
             Err(String::new())
@@ -52,7 +52,7 @@ fn one_reprogramming_makes_up_for_any_register_that_was_missing() {
                         let event3 = raw(3).every(PERIOD).rotating().tagged(3);
                         let event3 = event3.with_branches(BranchFilter::USER);
                         let other = scene.session.open(scene.counters, &[event3]).unwrap();
-                        scene.session.start(event, 0).unwrap();
+                        scene.session.enable(event, 0).unwrap();
                         (1..=3).for_each(|number| scene.mock.branch(&call(number)));
                         scene.mock.inject(Fault::Register(register));
                         scene.missing = register;
@@ -69,13 +69,13 @@ fn one_reprogramming_makes_up_for_any_register_that_was_missing() {
                             .switch_out(&mut [], 4, |_| ())
                             .map_err(|of| (&at, of))
                             .unwrap();
-                        let _ = scene.session.stop(event, 4);
-                        let _ = scene.session.stop(other, 4);
+                        let _ = scene.session.disable(event, 4);
+                        let _ = scene.session.disable(other, 4);
                         let window = scene.session.lend(4, |_| ()).unwrap();
                         drop(window);
                         assert_eq!(scene.visible(), None, "{at}");
                         scene.session.lend(4, |_| ()).unwrap().end(5).unwrap();
-                        scene.session.start(event, 6).map_err(|of| (&at, of)).unwrap();
+                        scene.session.enable(event, 6).map_err(|of| (&at, of)).unwrap();
                         scene.mock.branch(&call(9));
                         let _ = scene.samples.take();
                         let found = scene.overflow(2);
@@ -149,8 +149,8 @@ fn no_fault_that_is_followed_by_others_shows_branches_of_another_thread_or_owner
                     scene.mock.inject(fault);
                     let now = 10 * log.len() as u64;
                     match operation {
-                        0 | 1 => drop(scene.session.start(event, now)),
-                        2 => drop(scene.session.stop(event, now)),
+                        0 | 1 => drop(scene.session.enable(event, now)),
+                        2 => drop(scene.session.disable(event, now)),
                         3 => drop(scene.session.rotate(now)),
                         4 => {
                             let _ = scene.session.switch_out(&mut [], now, |_| ());
@@ -225,7 +225,7 @@ fn no_fault_that_is_followed_by_others_shows_branches_of_another_thread_or_owner
                             scene.take_again();
                             open(scene, &mut events);
                         }
-                        _ => drop(scene.session.start_if_free(event, now)),
+                        _ => drop(scene.session.enable_if_free(event, now)),
                     }
                     scene.mock.inject(Fault::None);
                     scene.happens.set((0, 2));

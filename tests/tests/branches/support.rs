@@ -241,7 +241,7 @@ impl Prepared {
             recorder.freeze_on_interrupt().unwrap();
         }
         recorder.start(BranchFilter::ALL).unwrap();
-        counters.start(event, 0).unwrap();
+        counters.enable(event, 0).unwrap();
         let samples = RefCell::new(Samples::default());
         let handler = |mock: &Mock<'_>| {
             let serviced = service(&source, mock, &memory, |sample| {

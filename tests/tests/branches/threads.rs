@@ -264,7 +264,7 @@ fn the_records_of_a_stopped_recorder_outlast_other_events_and_threads() {
             mock.branch(&user(1));
             recorder.stop().unwrap();
             let other = counters.open(&processor.counters(), &[raw(2).every(100_000)]).unwrap();
-            counters.start(other, 0).unwrap();
+            counters.enable(other, 0).unwrap();
             counters.switch_out(&mut [], 1, |_| ()).unwrap();
             counters.close(other, 2).unwrap();
             assert_eq!(addresses(recorder), [user(1).from], "{}", processor.name);

@@ -219,7 +219,7 @@ impl Scene<'_> {
 
     pub(crate) fn start(&mut self, tag: u64) -> EventId {
         let event = self.open(event().tagged(tag));
-        self.session.start(event, 0).unwrap();
+        self.session.enable(event, 0).unwrap();
         event
     }
 

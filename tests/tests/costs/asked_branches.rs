@@ -67,13 +67,13 @@ fn measure(configuration: Configuration, branches: BranchConfiguration, asks: bo
         cost
     };
     let own = counters.open(&counter_unit, &[event]).unwrap();
-    let first = cost(&mut || counters.start(own, 0).unwrap());
+    let first = cost(&mut || counters.enable(own, 0).unwrap());
     let full = interrupt(40, unit.depth().into());
-    let stop = cost(&mut || counters.stop(own, 0).unwrap());
-    let start = cost(&mut || counters.start(own, 0).unwrap());
+    let stop = cost(&mut || counters.disable(own, 0).unwrap());
+    let start = cost(&mut || counters.enable(own, 0).unwrap());
     let five = interrupt(5, 5);
-    counters.stop(own, 0).unwrap();
-    let saved = SavedEvent::new(&counter_unit, &event).unwrap().to_be_started(true);
+    counters.disable(own, 0).unwrap();
+    let saved = SavedEvent::new(&counter_unit, &event).unwrap().to_be_enabled(true);
     let [mut leaving, mut coming] = [[ThreadEvent::SwitchedOut(saved)]; 2];
     counters.switch_in(&counter_unit, &mut leaving, 0).unwrap();
     let switch = cost(&mut || {

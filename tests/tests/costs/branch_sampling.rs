@@ -54,17 +54,17 @@ fn measure(asks: bool) -> [Cost; 7] {
         cost
     };
     let own = counters.open(&counter_unit, &[event]).unwrap();
-    let first = cost(&mut || counters.start(own, 0).unwrap());
+    let first = cost(&mut || counters.enable(own, 0).unwrap());
     let (full, five) = (interrupt(0, 16), interrupt(5, 5));
     let branches = Branches::new(&unit, &lent);
     let idle = cost(&mut || {
         branches.before_idle(&msr).unwrap();
         branches.after_idle(&msr).unwrap();
     });
-    let stop = cost(&mut || counters.stop(own, 0).unwrap());
-    let start = cost(&mut || counters.start(own, 0).unwrap());
-    counters.stop(own, 0).unwrap();
-    let saved = SavedEvent::new(&counter_unit, &event).unwrap().to_be_started(true);
+    let stop = cost(&mut || counters.disable(own, 0).unwrap());
+    let start = cost(&mut || counters.enable(own, 0).unwrap());
+    counters.disable(own, 0).unwrap();
+    let saved = SavedEvent::new(&counter_unit, &event).unwrap().to_be_enabled(true);
     let [mut leaving, mut coming] = [[ThreadEvent::SwitchedOut(saved)]; 2];
     counters.switch_in(&counter_unit, &mut leaving, 0).unwrap();
     let switch = cost(&mut || {

@@ -62,7 +62,7 @@ fn measure(configuration: Configuration, branches: BranchConfiguration, freezing
     let mut counters =
         CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &memory).unwrap();
     let event = counters.open(&counter_unit, &[raw(3).every(100_000)]).unwrap();
-    counters.start(event, 0).unwrap();
+    counters.enable(event, 0).unwrap();
     let mut recorder = BranchRecorder::take(&unit, &mock, &lent).unwrap();
     if freezing {
         recorder.freeze_on_interrupt().unwrap();

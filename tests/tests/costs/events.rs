@@ -62,7 +62,7 @@ fn costs(version: u32, freezing: bool, event: Event) -> Costs {
     take();
     let id = counters.open(&unit, &[event]).unwrap();
     let open = take();
-    counters.start(id, 0).unwrap();
+    counters.enable(id, 0).unwrap();
     let start = take();
     let counter = counters.counter_of(id).unwrap();
     let value = if counter.is_fixed() { 0x309 } else { 0xC1 };
@@ -79,7 +79,7 @@ fn costs(version: u32, freezing: bool, event: Event) -> Costs {
     let out = take();
     counters.switch_in(&unit, &mut thread, 0).unwrap();
     let (back, ThreadEvent::Opened(id)) = (take(), thread[0]) else { panic!("{thread:?}") };
-    counters.stop(id, 0).unwrap();
+    counters.disable(id, 0).unwrap();
     Costs { open, start, overflow, read, stop: take(), out, back }
 }
 

@@ -53,7 +53,7 @@ fn row(configuration: Configuration, freezing: bool) -> String {
     let events = [raw(2).every(0x1000).with_total(), raw(3), raw(4), raw(5)];
     let group = counters.open(&processor.unit, &events).unwrap();
     take(&extra, &platform);
-    counters.start(group, 0).unwrap();
+    counters.enable(group, 0).unwrap();
     let start = take(&extra, &platform);
     counters.read_group(group, 0, &mut [EventCount::default(); 4]).unwrap();
     let read = take(&extra, &platform);
@@ -67,13 +67,13 @@ fn row(configuration: Configuration, freezing: bool) -> String {
     counters.switch_in(&processor.unit, &mut thread, 0).unwrap();
     let switch = take(&extra, &platform);
     let group = id_of(&thread[0]);
-    counters.stop(group, 0).unwrap();
+    counters.disable(group, 0).unwrap();
     let stop = take(&extra, &platform);
     counters.close(group, 0).unwrap();
     // Two stay, two turn.
     let mut open = |events: [Event; 2]| {
         let group = counters.open(&processor.unit, &events).unwrap();
-        counters.start(group, 0).unwrap();
+        counters.enable(group, 0).unwrap();
     };
     open([raw(2), raw(3)]);
     open([raw(4), raw(5)].map(Event::rotating));
@@ -99,9 +99,9 @@ fn an_extra_register_costs_a_read_and_a_write_and_with_the_same_value_nothing() 
         let demand = Demand { value, registers: vec![EXTRA[0]] };
         let id = counters.open(&processor.unit, &[refined(2, &demand)]).unwrap();
         extra.costs.take();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         let costs = extra.costs.take();
-        counters.stop(id, 0).unwrap();
+        counters.disable(id, 0).unwrap();
         costs
     };
     assert_eq!([1, 1, 2].map(&mut start), [[1, 3, 0], [0, 2, 0], [0, 3, 0]]);

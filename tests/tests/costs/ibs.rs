@@ -52,7 +52,7 @@ fn measure(family: u32, model: u32, ibs: IbsConfiguration, kind: IbsKind) -> [Co
     let sampled = session.open(&counter_unit, &[event]).unwrap();
     // The counters' part of an interrupt.
     let status = cost(&mut || assert!(mock.interrupt_from_elsewhere()));
-    let start = cost(&mut || session.start(sampled, 0).unwrap());
+    let start = cost(&mut || session.enable(sampled, 0).unwrap());
     let sample = |full: bool| {
         let bits = |bits: u64| if full { bits } else { 0 };
         // A taken branch that loads; a load that missed, with both addresses.
@@ -71,10 +71,10 @@ fn measure(family: u32, model: u32, ibs: IbsConfiguration, kind: IbsKind) -> [Co
     let (full, few) = (sample(true), sample(false));
     // Beside counters.
     let event = session.open(&counter_unit, &[raw(3).every(100_000)]).unwrap();
-    session.start(event, 0).unwrap();
+    session.enable(event, 0).unwrap();
     let overflow = || cost(&mut || mock.advance(&mut happened(3, 100_000)));
     let beside = overflow();
-    let stop = cost(&mut || session.stop(sampled, 0).unwrap());
+    let stop = cost(&mut || session.disable(sampled, 0).unwrap());
     // The interrupt that may be late.
     mock.interrupt_from_elsewhere();
     let own = overflow();

@@ -31,7 +31,7 @@ fn row(configuration: Configuration, freezing: bool) -> String {
     let not = |overflow: EventOverflow| panic!("{overflow:?}");
     let events = [raw(2).every(0x1000).with_total(), raw(3), raw(4), raw(5)];
     let group = counters.open(unit, &events).unwrap();
-    counters.start(group, 0).unwrap();
+    counters.enable(group, 0).unwrap();
     let ids: Vec<_> = counters.group_events(group).collect();
     mock.pass(&mut happened(2, 0x1000));
     take(&extra, &platform);
@@ -52,7 +52,7 @@ fn row(configuration: Configuration, freezing: bool) -> String {
     let enable = take(&extra, &platform);
     counters.close(group, 0).unwrap();
     let own = counters.open(unit, &[raw(2).every(0x1000).rotating()]).unwrap();
-    counters.start(own, 0).unwrap();
+    counters.enable(own, 0).unwrap();
     take(&extra, &platform);
     counters.apply_period(own, 0x2000, 0, not).unwrap();
     let period = take(&extra, &platform);
@@ -70,13 +70,13 @@ fn row(configuration: Configuration, freezing: bool) -> String {
     assert_eq!(counters.events().count(), 2);
     assert_eq!(take(&extra, &platform), "–");
     let alone = counters.open(unit, &[Event::exclusive(raw(4))]).unwrap();
-    counters.start(alone, 0).unwrap();
+    counters.enable(alone, 0).unwrap();
     let exclusive = take(&extra, &platform);
     counters.close(alone, 0).unwrap();
     take(&extra, &platform);
     let in_guests = counters.open(unit, &[raw(5).in_guests()]);
     let in_guests = in_guests.map_or("–".into(), |event| {
-        counters.start(event, 0).unwrap();
+        counters.enable(event, 0).unwrap();
         let _ = guest_control(&source, &memory);
         take(&extra, &platform)
     });

@@ -100,9 +100,9 @@ fn measure(version: u8, records: PreciseConfiguration, freezes: bool) -> [Cost; 
     let event = raw(2).user_only().every(PERIOD).precise(Precision::ConstantSkid);
     let event = session.open(&counter_unit, &[event]).unwrap();
     // Once before: the memory is taken.
-    session.start(event, 0).unwrap();
-    session.stop(event, 0).unwrap();
-    let start = cost(&mut || session.start(event, 0).unwrap());
+    session.enable(event, 0).unwrap();
+    session.disable(event, 0).unwrap();
+    let start = cost(&mut || session.enable(event, 0).unwrap());
     let one = cost(&mut || mock.advance(&mut happened(2, PERIOD)));
     next.set(Some(PERIOD / 2));
     let another = cost(&mut || mock.advance(&mut happened(2, PERIOD)));
@@ -116,17 +116,17 @@ fn measure(version: u8, records: PreciseConfiguration, freezes: bool) -> [Cost; 
         session.switch_in(&counter_unit, &mut thread, 0).unwrap();
     });
     let ThreadEvent::Opened(event) = thread[0] else { panic!("{thread:?}") };
-    let stop = cost(&mut || session.stop(event, 0).unwrap());
+    let stop = cost(&mut || session.disable(event, 0).unwrap());
     // The cost of a window without events.
     let without = cost(&mut || session.lend(0, |_| ()).unwrap().end(0).unwrap());
     let window = core::array::from_fn(|kind| window[kind] - without[kind]);
     memory.set_threshold(PreciseThreshold::NearlyFull);
-    session.start(event, 0).unwrap();
+    session.enable(event, 0).unwrap();
     let mut many = [0; 4];
     while many == [0; 4] {
         many = cost(&mut || mock.advance(&mut happened(2, PERIOD)));
     }
-    session.stop(event, 0).unwrap();
+    session.disable(event, 0).unwrap();
     assert!(mock.breach().is_none(), "{:?}", mock.breach());
     [one, many, another, start, report, switch, window, stop]
 }

@@ -36,23 +36,23 @@ fn measure<S: EventSource>(
         session.open(&unit, &events).unwrap()
     });
     // The registers of all counters are known from here on.
-    session.start(first, 0).unwrap();
-    session.stop(first, 0).unwrap();
-    let start = cost(&mut || session.start(first, 0).unwrap());
+    session.enable(first, 0).unwrap();
+    session.disable(first, 0).unwrap();
+    let start = cost(&mut || session.enable(first, 0).unwrap());
     let ids: Vec<_> = session.group_events(first).collect();
     let mut thread = [ThreadEvent::Opened(ids[0]), ThreadEvent::Opened(ids[1])];
     let switch = cost(&mut || {
         session.switch_out(&mut thread, 0, |_| ()).unwrap();
         session.switch_in(&unit, &mut thread, 0).unwrap();
     });
-    session.start(second, 0).unwrap();
+    session.enable(second, 0).unwrap();
     let rotate = cost(&mut || session.rotate(0).unwrap());
     let lend = cost(&mut || {
         let window = session.lend(0, |_| ()).unwrap();
         window.end(0).unwrap();
     });
     let stop = cost(&mut || {
-        session.stop(second, 0).unwrap();
+        session.disable(second, 0).unwrap();
     });
     session.shut_down().unwrap();
     [start, stop, switch, rotate, lend]

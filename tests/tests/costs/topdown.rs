@@ -52,7 +52,7 @@ fn measure(freezing: bool) -> [Cost; 9] {
     let event =
         pmu_core::Event::raw(pmu_core::registers::EventSelect::from_bits(0xC4)).every(5_000);
     let event = session.open(&counters, &[event]).unwrap();
-    session.start(event, 0).unwrap();
+    session.enable(event, 0).unwrap();
     let pass = |key, count| {
         let mut feed = Feed::new(&events);
         feed.add(events.find(key).unwrap(), Privilege::User, count).unwrap();
@@ -62,9 +62,9 @@ fn measure(freezing: bool) -> [Cost; 9] {
     let own = cost(&mut || pass(branches, 5_000));
     let events = unit.events(session.counters().usable);
     let group = session.open(&counters, &events).unwrap();
-    let first = cost(&mut || session.start(group, 0).unwrap());
-    session.stop(group, 0).unwrap();
-    let start = cost(&mut || session.start(group, 0).unwrap());
+    let first = cost(&mut || session.enable(group, 0).unwrap());
+    session.disable(group, 0).unwrap();
+    let start = cost(&mut || session.enable(group, 0).unwrap());
     let beside = cost(&mut || pass(branches, 5_000));
     let read_group = |session: &CounterSession<'_, _, _>| {
         session.read_group(group, 0, &mut [EventCount::default(); 9]).unwrap();
@@ -77,10 +77,10 @@ fn measure(freezing: bool) -> [Cost; 9] {
         assert_eq!(sample_read(&source, &mock, &memory, sampled, 0).unwrap().count(), 9);
     });
     let overflow = cost(&mut || pass(slots, 1 << 48));
-    let stop = cost(&mut || session.stop(group, 0).unwrap());
+    let stop = cost(&mut || session.disable(group, 0).unwrap());
     session.close(group, 0).unwrap();
     let saved = events.iter().map(|event| SavedEvent::new(&counters, event).unwrap());
-    let mut saved: Vec<_> = saved.map(|event| event.to_be_started(true)).collect();
+    let mut saved: Vec<_> = saved.map(|event| event.to_be_enabled(true)).collect();
     SavedEvent::make_group(&mut saved).unwrap();
     let mut thread: Vec<_> = saved.into_iter().map(ThreadEvent::SwitchedOut).collect();
     session.switch_in(&counters, &mut thread, 0).unwrap();

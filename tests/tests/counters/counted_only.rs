@@ -60,8 +60,8 @@ fn a_total_loses_nothing_when_its_counter_wraps_unread() {
         // Short of half a range, over it, exactly a range, over one, over several; and some after each.
         let wraps = [1 << 39, 1 << 40, (1 << 40) + 5, 3 << 40, (1 << 48) - 7, 1 << 48, 3 << 47];
         for step in wraps.into_iter().flat_map(|wrap| [wrap, 12_345]) {
-            if !counters.is_started(id) {
-                counters.start(id, 0).unwrap();
+            if !counters.is_enabled(id) {
+                counters.enable(id, 0).unwrap();
             }
             // Of 2³¹ each, it takes long to pass 2⁴⁸.
             if step > 1 << 41 && !matches!(configuration, Configuration::Amd(_)) {
@@ -76,7 +76,7 @@ fn a_total_loses_nothing_when_its_counter_wraps_unread() {
             let read = counters.read(id, 0).unwrap().value;
             assert_eq!(read, expected, "{configuration:?} after {step:#X}");
             if step % 2 == 1 {
-                counters.stop(id, 0).unwrap();
+                counters.disable(id, 0).unwrap();
             }
         }
         assert_eq!(counters.close(id, 0).unwrap().value, expected);

@@ -75,7 +75,7 @@ fn user_mode_reads_what_the_kernel_reads_over_stops_and_wraps() {
     assert_eq!(user(&page), Some(0), "on no counter");
     let mut expected = 0;
     for _ in 0..2 {
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         let published = counters.user_view(id, 0).unwrap();
         assert_eq!((published.index, published.width), (Some(CounterIndex::new(1 << 30)), 48));
         publish(&page, published);
@@ -89,7 +89,7 @@ fn user_mode_reads_what_the_kernel_reads_over_stops_and_wraps() {
             }
             publish(&page, counters.user_view(id, 0).unwrap());
         }
-        counters.stop(id, 0).unwrap();
+        counters.disable(id, 0).unwrap();
         publish(&page, counters.user_view(id, 0).unwrap());
         assert_eq!(user(&page), Some(expected));
         page.hide();
@@ -117,7 +117,7 @@ fn a_narrow_counters_view_outlives_its_interrupts() {
     let mut counters =
         CounterSession::take(source, &unit, CounterSet::ALL, &mock, &memory).unwrap();
     let id = counters.open(&unit, &[INSTRUCTIONS_EVENT]).unwrap();
-    counters.start(id, 0).unwrap();
+    counters.enable(id, 0).unwrap();
     mock.advance(&mut feed(INSTRUCTIONS, Privilege::User, 1 << 30));
     let published = counters.user_view(id, 0).unwrap();
     assert_eq!(published.width, 48);
@@ -137,7 +137,7 @@ fn an_event_that_another_one_moves_has_another_view() {
     let mut counters =
         CounterSession::take(source, &unit, CounterSet::ALL, &mock, &memory).unwrap();
     let moved = counters.open(&unit, &[INSTRUCTIONS_EVENT]).unwrap();
-    counters.start(moved, 0).unwrap();
+    counters.enable(moved, 0).unwrap();
     mock.advance(&mut feed(EventKey::fixed(0).unwrap(), Privilege::User, 70));
     let before = counters.user_view(moved, 0).unwrap();
     let value = mock.read_counter(before.index.unwrap()).unwrap();
@@ -145,7 +145,7 @@ fn an_event_that_another_one_moves_has_another_view() {
     // The other can be on fixed counter 0 alone.
     let only = INSTRUCTIONS_EVENT.on(CounterSet::fixed(1));
     let other = counters.open(&unit, &[only]).unwrap();
-    counters.start(other, 0).unwrap();
+    counters.enable(other, 0).unwrap();
     let after = counters.user_view(moved, 0).unwrap();
     let of_after = || after.total(mock.read_counter(after.index.unwrap()).unwrap());
     assert_eq!((after.index, of_after()), (Some(CounterIndex::new(0)), 70));
@@ -169,7 +169,7 @@ fn what_user_mode_cannot_read_has_no_view() {
         CounterSession::take(source, &unit, CounterSet::ALL, &mock, &memory).unwrap();
     let mut started = |event: Event| {
         let id = counters.open(&unit, &[event]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         (id, counters.user_view(id, 0))
     };
     let branches = Event::raw(EventSelect::from_bits(0xC4));
@@ -321,7 +321,7 @@ fn a_sources_counter_is_not_read_by_user_mode() {
         let counters = session.counters_mut();
         let ids = [branches, mispredicted].map(|event| {
             let id = counters.open(&unit, &[event]).unwrap();
-            counters.start(id, 0).unwrap();
+            counters.enable(id, 0).unwrap();
             id
         });
         let all = [of_source, (0x00C4, denied), (0x00C5, 0)];

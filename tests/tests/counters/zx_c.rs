@@ -102,15 +102,15 @@ fn a_total_is_exact_after_a_groups_stop_that_an_overflow_crosses() {
         let mut counters = processor.take_only(general, &mock, &memory, &table);
         let events = [raw(2).every(PERIOD).with_total(), raw(3)];
         let mut group = counters.open(&processor.unit, &events).unwrap();
-        counters.start(group, 0).unwrap();
+        counters.enable(group, 0).unwrap();
         happen(&mock, 3, 5);
         mock.pass(&mut happened(2, PERIOD));
         assert_ne!(status(&mock), 0, "{way}: it is pending");
         match way {
             "stop" => {
-                counters.stop(group, 1).unwrap();
+                counters.disable(group, 1).unwrap();
                 assert_eq!(status(&mock), 0, "{way}");
-                counters.start(group, 2).unwrap();
+                counters.enable(group, 2).unwrap();
             }
             "switch" => {
                 let mut thread = [ThreadEvent::Unused; 2];

@@ -34,13 +34,13 @@ fn a_raw_configuration_runs_on_no_counter_that_cannot_count_it() {
     let event = raw("cpu/event=0xd1,umask=0x20/", &SAPPHIRERAPIDS);
     for expected in [Ok(()), Ok(()), Ok(()), Ok(()), Err(CounterError::NoFreeCounter)] {
         let id = counters.open(&processor.unit, &[event]).unwrap();
-        assert_eq!(counters.start(id, 0).reason(), expected);
+        assert_eq!(counters.enable(id, 0).reason(), expected);
         assert!(counters.counter_of(id).is_none_or(|counter| counter.number() < 4));
     }
     // Another event moves none of them, and has one of the others.
     let branches = raw("cpu/event=0xc4/", &SAPPHIRERAPIDS);
     let id = counters.open(&processor.unit, &[branches]).unwrap();
-    assert_eq!(counters.start(id, 0), Ok(()));
+    assert_eq!(counters.enable(id, 0), Ok(()));
     assert!(counters.counter_of(id).unwrap().number() >= 4);
     counters.shut_down().unwrap();
 }
@@ -53,7 +53,7 @@ fn a_raw_configuration_keeps_the_fixed_counter_of_its_event() {
     for (text, fixed) in [("r00c0", 0), ("r003c", 1), ("r0300", 2)] {
         let event = raw(text, &SAPPHIRERAPIDS);
         let id = counters.open(&processor.unit, &[event]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         assert_eq!(counters.counter_of(id), CounterId::fixed(fixed), "{text}");
     }
     counters.shut_down().unwrap();

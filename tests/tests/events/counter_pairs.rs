@@ -49,7 +49,7 @@ fn outcomes(file: &str, events: impl IntoIterator<Item = Event>) -> Vec<Result<(
         msr.take_writes();
         let id = counters.open(&unit, &[event]);
         assert_eq!(msr.take_writes(), [], "{file}: opening writes no register");
-        counters.start(id?, 0)?;
+        counters.enable(id?, 0)?;
         counters.close(id?, 0).map(|_| ()).reason()
     });
     let outcomes = outcomes.collect();

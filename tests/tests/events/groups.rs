@@ -40,7 +40,7 @@ fn off_core_responses_by_name_share_two_registers() {
         event("OFFCORE_RESPONSE.DEMAND_DATA_RD.ANY_RESPONSE").user_only(),
     ];
     let group = counters.open(&processor.unit, &group).unwrap();
-    counters.start(group, 0).unwrap();
+    counters.enable(group, 0).unwrap();
     // The values of `tests/data/libpfm4.csv`'s origin, Intel's list: any response to a read, and to a request to own.
     assert_eq!(extra.values()[..2], [0x1_0001, 0x1_0002]);
     counters.shut_down().unwrap();

@@ -301,7 +301,7 @@ fn a_precise_event_of_cycles_or_ops_samples_ops_on_amd() {
     let mut place = |text: &str| {
         let event = PerfEvent::parse(text, |_| None).unwrap().attr.event(|_| None).unwrap();
         let id = session.open(&unit, &[event])?;
-        session.start(id, 0)?;
+        session.enable(id, 0)?;
         let on = session.counter_of(id);
         session.close(id, 0).map(|_| on)
     };

@@ -50,7 +50,7 @@ fn a_throttled_event_samples_again_after_the_tick() {
             mock.on_interrupt(&handler);
             let mut session = processor.take(&mock, &memory, &table);
             let mut event = session.open(&processor.unit, &[raw(2).every(PERIOD)]).unwrap();
-            session.start(event, 0).unwrap();
+            session.enable(event, 0).unwrap();
             if again != Again::PeriodAndSwitch {
                 session.tick(TICK, 0, sampled).unwrap();
             }
@@ -61,8 +61,8 @@ fn a_throttled_event_samples_again_after_the_tick() {
                 match again {
                     Again::Tick => session.tick(TICK, now, sampled).unwrap(),
                     Again::StopAndStart => {
-                        session.stop(event, now).unwrap();
-                        session.start(event, now).unwrap();
+                        session.disable(event, now).unwrap();
+                        session.enable(event, now).unwrap();
                     }
                     Again::PeriodAndSwitch => {
                         table.set_period(event, PERIOD).unwrap();
@@ -99,7 +99,7 @@ fn an_event_that_becomes_rare_does_not_wait_for_its_long_period() {
         let mut session = processor.take(&mock, &memory, &table);
         let event = raw(2).at_frequency(1_000);
         let event = session.open(&processor.unit, &[event]).unwrap();
-        session.start(event, 0).unwrap();
+        session.enable(event, 0).unwrap();
         let mut sampled_in = |ticks, events_per_tick: u64| {
             samples.set(0);
             for _ in 0..ticks {

@@ -70,7 +70,7 @@ fn the_tick_does_not_let_an_event_go_on_that_its_user_silenced() {
     };
     scene(&silence, |mut scene| {
         let event = scene.session.open(&scene.processor.unit, &[raw(2).every(PERIOD)]).unwrap();
-        scene.session.start(event, 0).unwrap();
+        scene.session.enable(event, 0).unwrap();
         scene.tick();
         for _ in 0..3 {
             scene.happen(10);
@@ -89,12 +89,12 @@ fn a_period_below_the_minimum_begins_again_after_the_tick() {
             let event = raw(2).every(PERIOD);
             if is_threads {
                 scene.table.set_min_period(10_000);
-                let saved = SavedEvent::new(unit, &event).unwrap().to_be_started(true);
+                let saved = SavedEvent::new(unit, &event).unwrap().to_be_enabled(true);
                 let mut thread = [ThreadEvent::SwitchedOut(saved)];
                 scene.session.switch_in(unit, &mut thread, 0).unwrap();
             } else {
                 let event = scene.session.open(unit, &[event]).unwrap();
-                scene.session.start(event, 0).unwrap();
+                scene.session.enable(event, 0).unwrap();
                 scene.table.set_min_period(10_000);
             }
             scene.tick();
@@ -113,7 +113,7 @@ fn a_frequency_begins_with_the_shortest_period_of_its_table() {
         scene.table.set_min_period(10_000);
         let unit = &scene.processor.unit;
         let event = scene.session.open(unit, &[raw(2).at_frequency(1_000)]).unwrap();
-        scene.session.start(event, 0).unwrap();
+        scene.session.enable(event, 0).unwrap();
         scene.mock.advance(&mut happened(2, 9_999));
         assert_eq!(scene.samples.get(), 0);
         scene.mock.advance(&mut happened(2, 1));
@@ -128,7 +128,7 @@ fn a_threads_event_has_its_samples_of_each_tick_also_if_no_tick_meets_it() {
     for (periods, slices, samples) in [(10, 1, 2), (1, 1, 1), (10, 3, 2), (1, 3, 2)] {
         scene(&nothing, |mut scene| {
             let unit = &scene.processor.unit;
-            let saved = SavedEvent::new(unit, &raw(2).every(PERIOD)).unwrap().to_be_started(true);
+            let saved = SavedEvent::new(unit, &raw(2).every(PERIOD)).unwrap().to_be_enabled(true);
             let mut thread = [ThreadEvent::SwitchedOut(saved)];
             // A tick's number is kept by its low bits.
             for tick in 1..200 {
@@ -152,7 +152,7 @@ fn a_childs_count_is_not_taken_for_the_parents_rate() {
     scene(&nothing, |mut scene| {
         let unit = &scene.processor.unit;
         let event = scene.session.open(unit, &[raw(2).at_frequency(250)]).unwrap();
-        scene.session.start(event, 0).unwrap();
+        scene.session.enable(event, 0).unwrap();
         let sampled_in = |scene: &mut Scene<'_, '_>, ticks: u64| {
             scene.samples.set(0);
             for _ in 0..ticks {
@@ -189,11 +189,11 @@ fn no_event_stays_silent_after_a_fault_of_the_tick() {
                 let first = if rotates { first.rotating() } else { first };
                 let event = if is_grouped {
                     let group = scene.session.open(unit, &[first, raw(3)]).unwrap();
-                    scene.session.start(group, 0).unwrap();
+                    scene.session.enable(group, 0).unwrap();
                     scene.session.group_events(group).next().unwrap()
                 } else {
                     let event = scene.session.open(unit, &[first]).unwrap();
-                    scene.session.start(event, 0).unwrap();
+                    scene.session.enable(event, 0).unwrap();
                     event
                 };
                 scene.tick();
@@ -223,7 +223,7 @@ fn a_new_period_does_not_end_the_limit() {
     scene(&nothing, |mut scene| {
         let unit = &scene.processor.unit;
         let event = scene.session.open(unit, &[raw(2).every(PERIOD)]).unwrap();
-        scene.session.start(event, 0).unwrap();
+        scene.session.enable(event, 0).unwrap();
         scene.tick();
         scene.happen(10);
         assert!(scene.table.is_throttled(event) && scene.samples.get() == 2);
@@ -237,7 +237,7 @@ fn a_new_period_does_not_end_the_limit() {
         let mut thread = [ThreadEvent::Opened(event)];
         scene.session.switch_out(&mut thread, 0, |_| panic!("no sample waits")).unwrap();
         let ThreadEvent::SwitchedOut(saved) = thread[0] else { panic!() };
-        thread[0] = ThreadEvent::SwitchedOut(saved.to_be_started(true));
+        thread[0] = ThreadEvent::SwitchedOut(saved.to_be_enabled(true));
         scene.session.switch_in(unit, &mut thread, 0).unwrap();
         scene.happen(20);
         assert_eq!(scene.samples.get(), 6);
@@ -248,7 +248,7 @@ fn a_new_period_does_not_end_the_limit() {
     scene(&adapts, |mut scene| {
         let unit = &scene.processor.unit;
         let event = scene.session.open(unit, &[raw(2).every(PERIOD)]).unwrap();
-        scene.session.start(event, 0).unwrap();
+        scene.session.enable(event, 0).unwrap();
         for tick in 0..3 {
             scene.tick();
             scene.happen(20);
@@ -272,7 +272,7 @@ fn an_interrupt_in_the_tick_silences_an_event_for_good() {
         scene(&silence, |mut scene| {
             let unit = &scene.processor.unit;
             let event = scene.session.open(unit, &[raw(2).at_frequency(1_000)]).unwrap();
-            scene.session.start(event, 0).unwrap();
+            scene.session.enable(event, 0).unwrap();
             let sampled = scene.sampled;
             // A long period, and then fewer events for each tick, until a shorter period begins.
             scene.session.apply_period(event, 1_000 * PERIOD, 0, sampled).unwrap();
@@ -300,7 +300,7 @@ fn a_tick_of_a_session_that_was_shut_down_does_nothing() {
         let memory = Box::leak(Box::new(Memory::new()));
         let mut other = scene.processor.take(scene.mock, memory, scene.table);
         let event = other.open(&scene.processor.unit, &[raw(2).every(PERIOD)]).unwrap();
-        other.start(event, 0).unwrap();
+        other.enable(event, 0).unwrap();
         other.tick(TICK, 0, |_| ()).unwrap();
         for _ in 0..2 {
             scene.table.account_sample(event, true, || 0);

@@ -180,7 +180,7 @@ fn with_world(processor: &Processor, act: impl FnOnce(&mut World<'_>)) {
     let members: Vec<EventId> = world.session.group_events(group).collect();
     world.events.extend(members);
     let event = raw(2).every(period(5)).rotating();
-    let saved = pmu_core::thread::SavedEvent::new(unit, &event).unwrap().to_be_started(true);
+    let saved = pmu_core::thread::SavedEvent::new(unit, &event).unwrap().to_be_enabled(true);
     world.thread = [ThreadEvent::SwitchedOut(saved)];
     act(&mut world);
 }
@@ -193,10 +193,10 @@ fn text<T, E: core::fmt::Debug>(done: Result<T, E>) -> Result<(), String> {
 }
 
 const OPERATIONS: [Operation; 9] = [
-    ("start", |world| text(world.session.start(world.events[0], world.now))),
+    ("start", |world| text(world.session.enable(world.events[0], world.now))),
     ("start of two more", |world| {
-        text(world.session.start(world.events[1], world.now))?;
-        text(world.session.start(world.events[2], world.now))
+        text(world.session.enable(world.events[1], world.now))?;
+        text(world.session.enable(world.events[2], world.now))
     }),
     ("start of a group", |world| {
         let first = world.events[3];
@@ -284,8 +284,8 @@ fn no_event_runs_without_the_facility_that_it_has_and_reprogram_heals() {
                     world.check(&what);
                     // Stopped events start again.
                     for event in world.events.clone().into_iter().take(3) {
-                        if !world.session.is_started(event) {
-                            let _ = world.session.start(event, world.now);
+                        if !world.session.is_enabled(event) {
+                            let _ = world.session.enable(event, world.now);
                         }
                     }
                     world.check(&what);
@@ -362,7 +362,7 @@ fn a_sample_has_what_the_facility_of_its_source_collected() {
                 .unwrap();
         let event = raw(2).every(period(0)).tagged(7).on(CounterSet::GENERAL);
         let event = session.open(&processor.unit, &[event]).unwrap();
-        session.start(event, 0).unwrap();
+        session.enable(event, 0).unwrap();
         let on = session.counter_of(event).unwrap().only().bits();
         happen(&mock, 2, 2 * period(0));
         assert_eq!(samples.take(), [(7, on); 2], "{processor:?}");
@@ -374,7 +374,7 @@ fn a_sample_has_what_the_facility_of_its_source_collected() {
 fn an_event_that_starts_on_a_free_counter_has_its_facility() {
     for processor in processors(Deviations::NONE) {
         with_world(&processor, |world| {
-            world.session.start_if_free(world.events[0], 1).unwrap();
+            world.session.enable_if_free(world.events[0], 1).unwrap();
             assert!(!world.on_counters().is_empty());
             world.check("a start on a free counter");
         });
@@ -385,7 +385,7 @@ fn an_event_that_starts_on_a_free_counter_has_its_facility() {
 fn a_period_that_is_applied_is_the_facility_s_too() {
     for processor in processors(Deviations::NONE) {
         with_world(&processor, |world| {
-            world.session.start(world.events[0], 1).unwrap();
+            world.session.enable(world.events[0], 1).unwrap();
             world.session.apply_period(world.events[0], 5_000, 2, |_| ()).unwrap();
             let marks: Vec<u64> = world.marks().into_values().collect();
             assert_eq!(marks, [5_000], "{processor:?}");
@@ -397,7 +397,7 @@ fn a_period_that_is_applied_is_the_facility_s_too() {
 fn registers_that_a_borrower_changed_are_written_again_after_its_window() {
     for processor in processors(Deviations::NONE) {
         with_world(&processor, |world| {
-            world.session.start(world.events[0], 1).unwrap();
+            world.session.enable(world.events[0], 1).unwrap();
             let mut window = world.session.lend(2, |_| ()).unwrap();
             window.lent().set_programmed(true);
             world.hardware.marks.borrow_mut().insert(0, 55);

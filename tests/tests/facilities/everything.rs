@@ -338,8 +338,8 @@ impl World {
         for event in events {
             if is_off(session, event) {
                 // It may be started, and its counter lost.
-                let _ = session.stop(event, 0);
-                session.start(event, 0).reason()?;
+                let _ = session.disable(event, 0);
+                session.enable(event, 0).reason()?;
             }
         }
         for group in groups.into_iter().flatten() {
@@ -348,8 +348,8 @@ impl World {
             let counted =
                 session.group_events(group).filter(|_| session.event_tag(first) != Ok(OTHERS));
             if counted.chain([first]).any(|event| is_off(session, event)) {
-                let _ = session.stop(group, 0);
-                session.start(group, 0).map_err(|error| error.reason)?;
+                let _ = session.disable(group, 0);
+                session.enable(group, 0).map_err(|error| error.reason)?;
             }
         }
         Ok(())

@@ -208,8 +208,8 @@ impl World {
         for event in events {
             if started.is_ok() && session.counter_of(event).is_none() {
                 // It may be started, and its counter lost.
-                let _ = session.stop(event, 0);
-                started = session.start(event, 0).reason().map_err(Failure::from);
+                let _ = session.disable(event, 0);
+                started = session.enable(event, 0).reason().map_err(Failure::from);
             }
         }
         let done = started.and_then(|()| {

@@ -90,7 +90,7 @@ fn a_facilitys_interrupt_is_not_that_of_a_stopped_counter() {
         let event = scene.sampled_event();
         // No handler is set: interrupts are off.
         scene.happen(&mock, SAMPLED, PERIOD);
-        counters.stop(event, 0).unwrap();
+        counters.disable(event, 0).unwrap();
         scene.hardware.full.set(true);
         let mut claims = vec![];
         for _ in 0..2 {

@@ -159,7 +159,7 @@ fn with_world(processor: &Processor, interrupts: bool, act: impl FnOnce(&mut Wor
     events.extend([4, 5].into_iter().zip(members).map(|(kind, id)| (kind, Some(id), 0)));
     events.push((OF_THREAD, None, 0));
     let event = SavedEvent::new(unit, &recorded(OF_THREAD).every(100_000)).unwrap();
-    let mut event = event.to_be_started(true);
+    let mut event = event.to_be_enabled(true);
     event.set_period(&table, PERIOD).unwrap();
     let thread = [ThreadEvent::SwitchedOut(event)];
     let (hardware, seen) = (&hardware, &seen);
@@ -182,10 +182,10 @@ impl World<'_> {
         let note = |sample: Sample<'_, Recorder<'_>>| note(seen, &sample);
         let (session, id) = (&mut self.session, self.events[which % 2].1.unwrap());
         match operation {
-            0 | 1 => drop(session.start(id, now)),
-            2 => drop(session.stop(id, now)),
-            3 => drop(session.start(self.group, now)),
-            4 => drop(session.stop(self.group, now)),
+            0 | 1 => drop(session.enable(id, now)),
+            2 => drop(session.disable(id, now)),
+            3 => drop(session.enable(self.group, now)),
+            4 => drop(session.disable(self.group, now)),
             5 | 6 => session.rotate(now).unwrap(),
             7 if matches!(self.thread[0], ThreadEvent::Opened(_)) => {
                 session.switch_out(&mut self.thread, now, note).unwrap();

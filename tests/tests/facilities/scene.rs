@@ -112,7 +112,7 @@ impl<'a> Scene<'a> {
             let Some(counter) = counter else { continue };
             let event = raw(kind).every(PERIOD).on(counter.only()).tagged(kind as u64);
             let id = counters.open(&self.processor.unit, &[event]).unwrap();
-            counters.start(id, 0).unwrap();
+            counters.enable(id, 0).unwrap();
         }
         self.hardware.recording.set(true);
         self.hardware.wanted.set(true);

@@ -155,8 +155,8 @@ fn a_window_after_a_lasting_fault_brings_both_facilities_back() {
             assert_eq!(on, (true, true, true), "{context}");
             if faulted {
                 counters.reprogram(|_| ()).unwrap();
-                if !counters.is_started(event) {
-                    counters.start(event, 0).unwrap();
+                if !counters.is_enabled(event) {
+                    counters.enable(event, 0).unwrap();
                 }
             }
             let before = scene.told.borrow().len();
@@ -216,11 +216,11 @@ fn records_that_cannot_be_read_as_a_window_begins_lose_no_event() {
         };
         let lent = counters.lend(0, told).map(|_| ());
         assert!(matches!(lent, Err(CounterError::Unchanged(_))), "{context}: {lent:?}");
-        assert_eq!((reported.get(), counters.is_started(event)), (1, true), "{context}");
+        assert_eq!((reported.get(), counters.is_enabled(event)), (1, true), "{context}");
         assert!(scene.hardware.recording.get() && scene.hardware.wanted.get(), "{context}");
         scene.hardware.broken.set(None);
         counters.lend(0, |_| ()).unwrap().end(0).unwrap();
-        assert!(counters.is_started(event), "{context}");
+        assert!(counters.is_enabled(event), "{context}");
     });
 }
 

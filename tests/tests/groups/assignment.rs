@@ -138,7 +138,7 @@ fn a_group_is_placed_whenever_there_is_room_for_all_of_it() {
                     }
                 };
                 let all = [running.clone(), group.clone()].concat();
-                match counters.start(id, step) {
+                match counters.enable(id, step) {
                     Ok(()) => {
                         assert_eq!(refusal(&all), None, "{processor:?}: {all:?}");
                         let ids = counters.group_events(id).zip(group).zip(kinds);

@@ -26,7 +26,7 @@ fn an_event_is_refused_only_if_its_own_registers_fail() {
         let demand = Demand { value: 1, registers: vec![EXTRA[0]] };
         let [broken, whole] = [refined(2, &demand), raw(3)].map(|event| {
             let event = SavedEvent::new(&processor.unit, &event.on(one)).unwrap();
-            ThreadEvent::SwitchedOut(event.to_be_started(true))
+            ThreadEvent::SwitchedOut(event.to_be_enabled(true))
         });
         extra.broken.set(EXTRA[0]);
         let mut thread = [broken, whole];
@@ -57,12 +57,12 @@ fn a_counter_that_becomes_free_goes_to_an_event_that_waits() {
     let two: CounterSet = general.iter().take(2).collect();
     let mut counters = processor.take_only(two, &mock, &memory, &table);
     let group = counters.open(&processor.unit, &[raw(2).rotating(), raw(3)]).unwrap();
-    counters.start(group, 0).unwrap();
+    counters.enable(group, 0).unwrap();
     let waits = counters.open(&processor.unit, &[raw(4).rotating()]).unwrap();
-    counters.start(waits, 0).unwrap();
+    counters.enable(waits, 0).unwrap();
     assert_eq!(counters.event_status(waits), Ok(EventStatus::Inactive));
     let event = SavedEvent::new(&processor.unit, &raw(5)).unwrap();
-    let mut thread = [ThreadEvent::SwitchedOut(event.to_be_started(true))];
+    let mut thread = [ThreadEvent::SwitchedOut(event.to_be_enabled(true))];
     counters.switch_in(&processor.unit, &mut thread, 10).unwrap();
     assert_eq!(running(&mock).len(), 2, "an event waits, and a counter is free");
     assert!(matches!(counters.event_status(waits), Ok(EventStatus::Active(_))));
@@ -79,9 +79,9 @@ fn a_switch_names_each_event_that_does_not_run_after_a_fault() {
         let two: CounterSet = general.iter().take(2).collect();
         let mut counters = processor.take_only(two, &mock, &memory, &table);
         let group = counters.open(&processor.unit, &[raw(2).rotating(), raw(3)]).unwrap();
-        counters.start(group, 0).unwrap();
+        counters.enable(group, 0).unwrap();
         let event = SavedEvent::new(&processor.unit, &raw(5)).unwrap();
-        let mut thread = [ThreadEvent::SwitchedOut(event.to_be_started(true))];
+        let mut thread = [ThreadEvent::SwitchedOut(event.to_be_enabled(true))];
         mock.clear();
         mock.inject(Fault::Twice(access));
         let outcome = counters.switch_in(&processor.unit, &mut thread, 10);
@@ -111,12 +111,12 @@ fn a_close_of_a_part_of_a_group_returns_the_count_of_now() {
         let mut counters =
             processor.take_only(general.iter().next().unwrap().only(), &mock, &memory, &table);
         let mut saved = [raw(2).on(CounterSet::from_bits(2)), raw(3)]
-            .map(|event| SavedEvent::new(&processor.unit, &event).unwrap().to_be_started(true));
+            .map(|event| SavedEvent::new(&processor.unit, &event).unwrap().to_be_enabled(true));
         SavedEvent::make_group(&mut saved).unwrap();
         let mut thread = saved.map(ThreadEvent::SwitchedOut);
         counters.switch_in(&processor.unit, &mut thread[..1], 10).unwrap();
         let ThreadEvent::Opened(event) = thread[0] else { panic!("{thread:?}") };
-        assert!(counters.is_started(event));
+        assert!(counters.is_enabled(event));
         if reads {
             counters.read(event, 100).unwrap();
         }
@@ -141,10 +141,10 @@ fn many_copies_of_a_member_are_no_whole_group() {
         let mut copy = [ThreadEvent::SwitchedOut(saved[0])];
         counters.switch_in(&processor.unit, &mut copy, 20).unwrap();
         let ThreadEvent::Opened(event) = copy[0] else { panic!("{copy:?}") };
-        let whole = counters.start(event, 20).map_err(|error| error.events);
+        let whole = counters.enable(event, 20).map_err(|error| error.events);
         assert_eq!(whole.is_ok(), counters.group_events(event).count() == 2);
         if whole.is_ok() {
-            counters.stop(event, 20).unwrap();
+            counters.disable(event, 20).unwrap();
         }
     }
 }
@@ -164,17 +164,17 @@ fn a_software_event_of_a_part_of_a_group_does_not_count() {
         let mut counters =
             CounterSession::take(source, unit, CounterSet::ALL, mock, &memory).unwrap();
         let lone = counters.open(unit, &[raw(4)]).unwrap();
-        counters.start(lone, 0).unwrap();
+        counters.enable(lone, 0).unwrap();
         let clock = Event::software(SoftwareEvent::TaskClock);
         let group = counters.open(unit, &[clock, raw(2)]).unwrap();
-        counters.start(group, 0).unwrap();
+        counters.enable(group, 0).unwrap();
         let ids: Vec<EventId> = counters.group_events(group).collect();
         let mut thread = [lone, ids[0]].map(ThreadEvent::Opened);
         let mut other = [ThreadEvent::Opened(ids[1])];
         counters.switch_out(&mut thread, 10, |_| ()).unwrap();
         counters.switch_out(&mut other, 10, |_| ()).unwrap();
         if let ThreadEvent::SwitchedOut(event) = &mut thread[1] {
-            *event = event.to_be_started(true);
+            *event = event.to_be_enabled(true);
         }
         let _ = counters.switch_in(unit, &mut thread, 20);
         let ThreadEvent::Opened(event) = thread[1] else { panic!("{thread:?}") };
@@ -195,7 +195,7 @@ fn a_software_event_starts_wherever_a_counter_is_free_or_not() {
             CounterSession::take(source, unit, CounterSet::ALL, mock, &memory).unwrap();
         for event in [faults, faults.exclusive()] {
             let event = counters.open(unit, &[event]).unwrap();
-            assert_eq!(counters.start_if_free(event, 0), Ok(()));
+            assert_eq!(counters.enable_if_free(event, 0), Ok(()));
             counters.close(event, 0).unwrap();
         }
     });

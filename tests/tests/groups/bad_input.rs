@@ -69,22 +69,19 @@ fn an_operation_that_is_not_the_groups_changes_nothing() {
         let group = counters.open(unit, &[raw(2), raw(3)]).unwrap();
         let events: Vec<EventId> = counters.group_events(group).collect();
         let [first, second] = events[..] else { panic!("{events:?}") };
-        let not_started = of_group(CounterError::NotStarted(first));
-        assert_eq!(counters.stop(group, 0), Err(not_started));
         mock.clear();
+        assert_eq!(counters.disable(group, 0), Ok(()));
         let no_group = CounterError::NoCounterForEvent;
-        assert_eq!(counters.start_if_free(second, 0), Err(no_group), "{processor:?}");
+        assert_eq!(counters.enable_if_free(second, 0), Err(no_group), "{processor:?}");
         assert_eq!(mock.accesses().total(), 0);
-        // Any of its events stands for the group.
-        counters.start(second, 0).unwrap();
-        counters.stop(second, 0).unwrap();
-        assert!(!counters.is_started(first) && !counters.is_started(second));
-        counters.start(group, 0).unwrap();
+        // The first of its events stands for the group, and another one for itself.
+        counters.enable(second, 0).unwrap();
+        assert!(!counters.is_enabled(first) && !counters.is_enabled(second));
+        counters.enable(group, 0).unwrap();
         mock.clear();
-        let again = error(0, CounterError::AlreadyStarted(first));
-        assert_eq!(counters.start(group, 0), Err(again));
+        assert_eq!([first, second].map(|event| counters.enable(event, 0)), [Ok(()); 2]);
         assert_eq!(mock.accesses().total(), 0);
-        assert!(counters.is_started(first) && counters.is_started(second));
+        assert!(counters.is_enabled(first) && counters.is_enabled(second));
         // A shorter array takes the first counts.
         happen(&mock, 2, 5);
         let mut count = [EventCount::default()];
@@ -93,8 +90,8 @@ fn an_operation_that_is_not_the_groups_changes_nothing() {
         counters.close(group, 0).unwrap();
         assert_eq!(running(&mock), CounterSet::NONE);
         let gone = of_group(CounterError::NoSuchEvent(group));
-        assert_eq!(counters.start(group, 0), Err(gone));
-        assert_eq!(counters.stop(group, 0), Err(gone));
+        assert_eq!(counters.enable(group, 0), Err(gone));
+        assert_eq!(counters.disable(group, 0), Err(gone));
         assert_eq!(counters.close(group, 0), Err(gone));
         assert_eq!(counters.read_group(group, 0, &mut count), Err(gone));
         assert_nothing_is_open(&mut counters, &processor);
@@ -102,7 +99,7 @@ fn an_operation_that_is_not_the_groups_changes_nothing() {
         let group = counters.open(unit, &[raw(2), raw(3)]).unwrap();
         counters.shut_down().unwrap();
         let gone = of_group(CounterError::NoSuchEvent(group));
-        assert_eq!(counters.start(group, 0), Err(gone));
+        assert_eq!(counters.enable(group, 0), Err(gone));
         assert_eq!(counters.group_events(group).count(), 0);
     }
 }
@@ -114,7 +111,7 @@ fn a_count_that_is_not_kept_is_named() {
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);
     let group = counters.open(&processor.unit, &[raw(2), raw(3).every(0x1000)]).unwrap();
-    counters.start(group, 0).unwrap();
+    counters.enable(group, 0).unwrap();
     let second = counters.group_events(group).nth(1).unwrap();
     let outcome = counters.read_group(group, 0, &mut [EventCount::default(); 2]);
     assert_eq!(outcome, Err(error(1, CounterError::NoTotal(second))));

@@ -21,7 +21,7 @@ fn those_left_of_an_exclusive_group_can_be_enabled_beside_each_other() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
         let (group, ids) = open(&mut counters, &processor, &[raw(2).exclusive(), raw(3), raw(4)]);
-        counters.start(group, 0).unwrap();
+        counters.enable(group, 0).unwrap();
         counters.close_member(ids[0], 1).unwrap();
         let on = [ids[1], ids[2]].map(|id| counters.counter_of(id).is_some());
         assert_eq!(on, [true; 2]);
@@ -40,7 +40,7 @@ fn those_left_of_an_exclusive_group_keep_their_counters_while_others_rotate() {
         let mut counters = processor.take(&mock, &memory, &table);
         let (group, ids) =
             open(&mut counters, &processor, &[raw(2).exclusive().rotating(), raw(3), raw(4)]);
-        counters.start(group, 0).unwrap();
+        counters.enable(group, 0).unwrap();
         counters.close_member(ids[0], 1).unwrap();
         let mut running = [0; 2];
         for now in 2..30 {
@@ -114,7 +114,7 @@ fn without_the_event_that_cannot_be_counted_the_others_are() {
         // Elsewhere it was made for a counter that this session lacks.
         let third = general.iter().nth(2).unwrap().only();
         let saved = [raw(2).rotating(), raw(3).on(third)]
-            .map(|event| SavedEvent::new(&processor.unit, &event).unwrap().to_be_started(true));
+            .map(|event| SavedEvent::new(&processor.unit, &event).unwrap().to_be_enabled(true));
         let mut saved = saved;
         SavedEvent::make_group(&mut saved).unwrap();
         for which in [0, 1] {
@@ -197,11 +197,11 @@ fn time_before_an_uncountable_member_was_closed_is_not_waited() {
     let turns = [false, true].map(|reads| {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut saved = [raw(2).on(one).rotating(), raw(3).on(third)]
-            .map(|event| SavedEvent::new(&processor.unit, &event).unwrap().to_be_started(true));
+            .map(|event| SavedEvent::new(&processor.unit, &event).unwrap().to_be_enabled(true));
         SavedEvent::make_group(&mut saved).unwrap();
         let mut counters = processor.take_only(one, &mock, &memory, &table);
         let other = counters.open(&processor.unit, &[raw(4).on(one).rotating()]).unwrap();
-        counters.start(other, 999).unwrap();
+        counters.enable(other, 999).unwrap();
         let mut thread = saved.map(ThreadEvent::SwitchedOut);
         let _ = counters.switch_in(&processor.unit, &mut thread, 0);
         let id = |n: usize| match thread[n] {
@@ -305,7 +305,7 @@ fn groups_at_random() {
                 for of in &model {
                     assert_eq!(counters.read(of.0, now).expect(&what).value, of.2, "{what}");
                     let group = counters.group_events(of.0);
-                    let started: Vec<_> = group.filter(|id| counters.is_started(*id)).collect();
+                    let started: Vec<_> = group.filter(|id| counters.is_enabled(*id)).collect();
                     let on =
                         started.iter().filter(|id| counters.counter_of(**id).is_some()).count();
                     assert!(on == 0 || on == started.len(), "{what}");

@@ -19,22 +19,22 @@ fn an_exclusive_event_and_others_that_do_not_rotate_exclude_each_other() {
         let mut open = |event: Event| counters.open(&processor.unit, &[event]).unwrap();
         let [plain, other, alone] = [open(raw(2)), open(raw(3)), open(raw(4).exclusive())];
         let full = Err(CounterError::NoFreeCounter);
-        counters.start(plain, 0).unwrap();
+        counters.enable(plain, 0).unwrap();
         mock.clear();
-        assert_eq!(counters.start(alone, 0).reason(), full, "{processor:?}");
+        assert_eq!(counters.enable(alone, 0).reason(), full, "{processor:?}");
         assert_eq!(mock.accesses().total(), 0, "{processor:?}");
         assert_eq!(counters.event_status(alone), Ok(EventStatus::Off));
-        counters.stop(plain, 0).unwrap();
-        counters.start(alone, 0).unwrap();
-        assert_eq!(counters.start(plain, 0).reason(), full, "{processor:?}");
-        assert_eq!(counters.start_if_free(plain, 0), full, "{processor:?}");
+        counters.disable(plain, 0).unwrap();
+        counters.enable(alone, 0).unwrap();
+        assert_eq!(counters.enable(plain, 0).reason(), full, "{processor:?}");
+        assert_eq!(counters.enable_if_free(plain, 0), full, "{processor:?}");
         happen(&mock, 4, 9);
         assert_eq!(total(&counters, alone), 9);
-        counters.stop(alone, 0).unwrap();
-        let if_free = counters.start_if_free(alone, 0);
+        counters.disable(alone, 0).unwrap();
+        let if_free = counters.enable_if_free(alone, 0);
         assert_eq!(if_free, Err(CounterError::NoCounterForEvent), "{processor:?}");
-        counters.start_if_free(plain, 0).unwrap();
-        counters.start(other, 0).unwrap();
+        counters.enable_if_free(plain, 0).unwrap();
+        counters.enable(other, 0).unwrap();
         assert_eq!(running(&mock).len(), 2, "{processor:?}");
         counters.shut_down().unwrap();
     }
@@ -48,13 +48,13 @@ fn events_that_rotate_give_way_to_an_exclusive_group() {
         let mut counters = processor.take(&mock, &memory, &table);
         let rotating = [2, 3].map(|kind| {
             let id = counters.open(&processor.unit, &[raw(kind).rotating()]).unwrap();
-            counters.start(id, 0).unwrap();
+            counters.enable(id, 0).unwrap();
             id
         });
         // The first event decides; the others of the group are not in its way.
         let events = [raw(4).exclusive(), raw(5)];
         let group = counters.open(&processor.unit, &events).unwrap();
-        counters.start(group, 5).unwrap();
+        counters.enable(group, 5).unwrap();
         let ids: Vec<_> = counters.group_events(group).collect();
         let status = |counters: &Opened<'_, '_>| {
             rotating.map(|id| counters.event_status(id) == Ok(EventStatus::Inactive))
@@ -69,7 +69,7 @@ fn events_that_rotate_give_way_to_an_exclusive_group() {
         counters.disable(ids[1], 20).unwrap();
         counters.enable(ids[1], 20).unwrap();
         assert_eq!([ids[0], ids[1]].map(|id| total(&counters, id)), [7, 7]);
-        counters.stop(group, 30).unwrap();
+        counters.disable(group, 30).unwrap();
         counters.rotate(30).unwrap();
         assert!(rotating.iter().all(|id| is_on(&counters, *id)), "{processor:?}");
         (2..6).for_each(|kind| happen(&mock, kind, 7));
@@ -89,7 +89,7 @@ fn an_exclusive_event_that_rotates_takes_turns_with_all_others() {
         let mut counters = processor.take(&mock, &memory, &table);
         let events = [raw(2), raw(3), raw(4).exclusive()].map(|event| {
             let id = counters.open(&processor.unit, &[event.rotating()]).unwrap();
-            counters.start(id, 1).unwrap();
+            counters.enable(id, 1).unwrap();
             id
         });
         let mut turns = [0; 3];
@@ -111,14 +111,14 @@ fn a_threads_exclusive_event_beside_one_that_does_not_rotate_is_in_error_until_t
         let mut counters = processor.take(&mock, &memory, &table);
         let unit = &processor.unit;
         let plain = counters.open(unit, &[raw(2)]).unwrap();
-        counters.start(plain, 0).unwrap();
+        counters.enable(plain, 0).unwrap();
         let saved = pmu_core::thread::SavedEvent::new(unit, &raw(3).exclusive()).unwrap();
-        let mut thread = [ThreadEvent::SwitchedOut(saved.to_be_started(true))];
+        let mut thread = [ThreadEvent::SwitchedOut(saved.to_be_enabled(true))];
         let refused = counters.switch_in(unit, &mut thread, 1).unwrap_err();
         assert_eq!((refused.events, refused.reason), (1, CounterError::NoFreeCounter));
         let ThreadEvent::Opened(alone) = thread[0] else { panic!("{thread:?}") };
         assert_eq!(counters.event_status(alone), Ok(EventStatus::Error), "{processor:?}");
-        counters.stop(plain, 2).unwrap();
+        counters.disable(plain, 2).unwrap();
         counters.switch_out(&mut thread, 2, |o| panic!("{o:?}")).unwrap();
         counters.switch_in(unit, &mut thread, 2).unwrap();
         let ThreadEvent::Opened(alone) = thread[0] else { panic!("{thread:?}") };
@@ -127,9 +127,9 @@ fn a_threads_exclusive_event_beside_one_that_does_not_rotate_is_in_error_until_t
         let mut events = [raw(4), raw(5).exclusive()]
             .map(|e| pmu_core::thread::SavedEvent::new(unit, &e).unwrap());
         pmu_core::thread::SavedEvent::make_group(&mut events).unwrap();
-        let mut group = events.map(|event| ThreadEvent::SwitchedOut(event.to_be_started(true)));
-        counters.stop(alone, 3).unwrap();
-        counters.start(plain, 3).unwrap();
+        let mut group = events.map(|event| ThreadEvent::SwitchedOut(event.to_be_enabled(true)));
+        counters.disable(alone, 3).unwrap();
+        counters.enable(plain, 3).unwrap();
         counters.switch_in(unit, &mut group, 3).unwrap();
         assert_eq!(running(&mock).len(), 3, "{processor:?}");
         counters.shut_down().unwrap();
@@ -147,7 +147,7 @@ fn an_exclusive_group_has_no_more_counters_than_there_are() {
     let refused = EventsError { events: 1 << 4, reason: CounterError::NoFreeCounter };
     assert_eq!(counters.open(&processor.unit, &events), Err(refused));
     let group = counters.open(&processor.unit, &events[..4]).unwrap();
-    counters.start(group, 0).unwrap();
+    counters.enable(group, 0).unwrap();
     counters.shut_down().unwrap();
 }
 
@@ -163,14 +163,14 @@ fn a_fault_at_each_access_leaves_an_exclusive_event_alone() {
                 let mut counters = processor.take(&mock, &memory, &table);
                 let others = [2, 3].map(|kind| {
                     let id = counters.open(&processor.unit, &[raw(kind).rotating()]).unwrap();
-                    counters.start(id, 0).unwrap();
+                    counters.enable(id, 0).unwrap();
                     id
                 });
                 let alone = raw(4).exclusive();
                 let alone = counters.open(&processor.unit, &[alone]).unwrap();
                 mock.clear();
                 mock.inject(fault);
-                let started = counters.start(alone, 1);
+                let started = counters.enable(alone, 1);
                 reached = mock.accesses().total() >= access;
                 mock.inject(Fault::None);
                 let beside = others.iter().any(|id| is_on(&counters, *id));

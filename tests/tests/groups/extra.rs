@@ -30,19 +30,19 @@ fn an_extra_register_is_written_once_shared_and_restored() {
         };
         let [first, same, other] = [0x11, 0x11, 0x22].map(&mut open);
         assert_eq!(*extra.writes.borrow(), [], "opened, and not started");
-        counters.start(first, 0).unwrap();
-        counters.start(same, 0).unwrap();
+        counters.enable(first, 0).unwrap();
+        counters.enable(same, 0).unwrap();
         assert_eq!(*extra.writes.borrow(), [(EXTRA[0], 0x11)], "{processor:?}");
         // The other value, the other register; and the other event number, which the model feeds as kind 3.
-        counters.start(other, 0).unwrap();
+        counters.enable(other, 0).unwrap();
         assert_eq!(*extra.writes.borrow(), [(EXTRA[0], 0x11), (EXTRA[1], 0x22)]);
         happen(&mock, 2, 5);
         happen(&mock, 3, 7);
         let values = [first, same, other].map(|event| counters.read(event, 0).unwrap().value);
         assert_eq!(values, [5, 5, 7], "{processor:?}");
         // Stopped and started: it still has its value.
-        counters.stop(same, 0).unwrap();
-        counters.start(same, 0).unwrap();
+        counters.disable(same, 0).unwrap();
+        counters.enable(same, 0).unwrap();
         assert_eq!(extra.writes.borrow().len(), 2);
         counters.shut_down().unwrap();
         assert_eq!(extra.values(), BEFORE, "{processor:?}");
@@ -64,18 +64,18 @@ fn a_third_value_is_refused_by_name_until_a_register_is_free() {
     let third = open(3, &BOTH);
     // It needs the register that the first event has, and that one can have the other's once it is free.
     let narrow = open(4, &BOTH[..1]);
-    counters.start(first, 0).unwrap();
-    counters.start(second, 0).unwrap();
+    counters.enable(first, 0).unwrap();
+    counters.enable(second, 0).unwrap();
     extra.take_accesses();
     for event in [third, narrow] {
-        let outcome = counters.start(event, 0);
+        let outcome = counters.enable(event, 0);
         assert_eq!(outcome.reason(), Err(CounterError::ExtraRegisterInUse(EXTRA[0])));
     }
-    assert_eq!(counters.start_if_free(third, 0), Err(CounterError::NoCounterForEvent));
+    assert_eq!(counters.enable_if_free(third, 0), Err(CounterError::NoCounterForEvent));
     assert_eq!(extra.take_accesses(), 0);
-    counters.stop(second, 0).unwrap();
+    counters.disable(second, 0).unwrap();
     happen(&mock, 2, 10);
-    counters.start(narrow, 0).unwrap();
+    counters.enable(narrow, 0).unwrap();
     assert_eq!(extra.values()[..2], [4, 1], "the first event has moved to the other register");
     happen(&mock, 2, 100);
     happen(&mock, 3, 1000);
@@ -95,7 +95,7 @@ fn extra_registers_rotate_with_their_events() {
     let events = [(5, 2), (6, 4)].map(|(value, kind)| {
         let event = refined(kind, &demand(value, &EXTRA[2..3])).rotating();
         let id = counters.open(&processor.unit, &[event]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         id
     });
     for tick in 0..6 {
@@ -121,7 +121,7 @@ fn extra_registers_are_written_again_after_suspend_and_go_along_with_a_thread() 
         let mut counters = extra.take(&processor, CounterSet::ALL, &memory, &table);
         let event = refined(2, &demand(7, &BOTH));
         let id = counters.open(&processor.unit, &[event]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         mock.lose_registers();
         extra.set([0; 4]);
         counters.reprogram(|o| panic!("{o:?}")).unwrap();
@@ -132,7 +132,7 @@ fn extra_registers_are_written_again_after_suspend_and_go_along_with_a_thread() 
         let mut there = extra2.take(&processor, CounterSet::ALL, &memory2, &table2);
         let other = refined(4, &demand(8, &BOTH[..1]));
         let other = there.open(&processor.unit, &[other]).unwrap();
-        there.start(other, 0).unwrap();
+        there.enable(other, 0).unwrap();
         let mut thread = [ThreadEvent::Opened(id)];
         counters.switch_out(&mut thread, 1, |o| panic!("{o:?}")).unwrap();
         there.switch_in(&processor.unit, &mut thread, 2).unwrap();
@@ -157,7 +157,7 @@ fn events_that_run_keep_their_registers() {
         let event = refined(kind, demand).on(CounterSet::from_bits(on));
         let id = counters.open(&processor.unit, &[event]).unwrap();
         extra.costs.take();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         extra.costs.take()
     };
     let alone = [1, 3, 0];
@@ -180,7 +180,7 @@ fn a_shut_down_that_failed_leaves_registers_known_and_a_later_one_restores_them(
         let events = [0, 1].map(|n| {
             let event = refined(2, &demand(n + 1, &EXTRA[n as usize..=n as usize]));
             let id = counters.open(&processor.unit, &[event]).unwrap();
-            counters.start(id, 0).unwrap();
+            counters.enable(id, 0).unwrap();
             id
         });
         extra.take_accesses();
@@ -189,7 +189,7 @@ fn a_shut_down_that_failed_leaves_registers_known_and_a_later_one_restores_them(
         extra.fault.set(None);
         if outcome.is_err() {
             for (number, event) in events.into_iter().enumerate() {
-                if counters.start(event, 1).is_ok() {
+                if counters.enable(event, 1).is_ok() {
                     assert_eq!(extra.values()[number], number as u64 + 1, "access {at}");
                 }
             }
@@ -212,13 +212,13 @@ fn an_absent_extra_register_is_an_error_and_nothing_was_started() {
     let mut counters = processor.take(&mock, &memory, &table);
     let event = refined(2, &demand(1, &BOTH));
     let id = counters.open(&processor.unit, &[event]).unwrap();
-    let outcome = counters.start(id, 0).reason();
+    let outcome = counters.enable(id, 0).reason();
     assert!(
         matches!(outcome, Err(CounterError::Unchanged(fault))
             if fault.register == EXTRA[0] && fault.kind == AccessErrorKind::Fault),
         "{outcome:?}"
     );
-    assert!(!counters.is_started(id));
+    assert!(!counters.is_enabled(id));
     assert_eq!(running(&mock), CounterSet::NONE);
     counters.shut_down().unwrap();
 }
@@ -253,13 +253,13 @@ fn fault(processor: &Processor, rotates: bool, at: u32, stays: bool) -> bool {
     let turning = |event: pmu_core::Event| if rotates { event.rotating() } else { event };
     // One that runs on the first counter with the first register, and can have others.
     let moves = counters.open(unit, &[refined(2, &demand(1, &BOTH))]).unwrap();
-    counters.start(moves, 0).unwrap();
+    counters.enable(moves, 0).unwrap();
     let group = [raw(4).on(first), refined(5, &demand(2, &BOTH[..1]))].map(turning);
     let group = counters.open(unit, &group).unwrap();
     let other = counters.open(unit, &[raw(3).rotating(), raw(7), raw(7)]).unwrap();
-    counters.start(other, 0).unwrap();
+    counters.enable(other, 0).unwrap();
     if rotates {
-        counters.start(group, 0).unwrap();
+        counters.enable(group, 0).unwrap();
     }
     happen(&mock, 2, 100);
     extra.take_accesses();
@@ -267,7 +267,7 @@ fn fault(processor: &Processor, rotates: bool, at: u32, stays: bool) -> bool {
     extra.fault.set(Some((at, stays)));
     let outcome = match rotates {
         true => counters.rotate(1),
-        false => counters.start(group, 1).map_err(|error| {
+        false => counters.enable(group, 1).map_err(|error| {
             assert_eq!(error.events, 0, "a register failed: {error}");
             error.reason
         }),
@@ -284,7 +284,7 @@ fn fault(processor: &Processor, rotates: bool, at: u32, stays: bool) -> bool {
     if !faulted {
         assert!([0, 2].contains(&on(&counters, &of_group)), "{context}");
         assert!([0, 3].contains(&on(&counters, &of_other)), "{context}");
-        assert!(counters.is_started(moves), "{context}");
+        assert!(counters.is_enabled(moves), "{context}");
         let said: CounterSet = [&of_group[..], &of_other, &[moves]]
             .concat()
             .iter()
@@ -296,7 +296,7 @@ fn fault(processor: &Processor, rotates: bool, at: u32, stays: bool) -> bool {
         match (outcome.is_ok(), rotates) {
             (true, _) => {}
             (false, true) => counters.rotate(2).unwrap(),
-            (false, false) => counters.start(group, 2).unwrap(),
+            (false, false) => counters.enable(group, 2).unwrap(),
         }
         assert_eq!(on(&counters, &of_group), 2, "{context}");
         happen(&mock, 2, 20);
@@ -306,7 +306,7 @@ fn fault(processor: &Processor, rotates: bool, at: u32, stays: bool) -> bool {
         assert!(value == 103 || value == 120, "{context}: {value}");
     }
     // A faulted counter leaves its event waiting for another one.
-    let others_wait = of_other.iter().all(|event| counters.is_started(*event));
+    let others_wait = of_other.iter().all(|event| counters.is_enabled(*event));
     assert!(others_wait, "{context}");
     counters.shut_down().unwrap();
     assert_eq!(running(&mock), CounterSet::NONE, "{context}");
@@ -329,7 +329,7 @@ fn an_extra_register_that_cannot_be_written_again_stops_its_events_and_is_writte
             let events =
                 [refined(2, &demand(7, &EXTRA[..1])), refined(4, &demand(9, &EXTRA[2..3])), raw(5)];
             let ids = events.map(|event| counters.open(unit, &[event]).unwrap());
-            ids.iter().for_each(|id| counters.start(*id, 0).unwrap());
+            ids.iter().for_each(|id| counters.enable(*id, 0).unwrap());
             if all_lost {
                 mock.lose_registers();
             }
@@ -347,12 +347,12 @@ fn an_extra_register_that_cannot_be_written_again_stops_its_events_and_is_writte
             let lost = Err(CounterError::CounterLost(ids[0]));
             assert_eq!(counters.read(ids[0], 1), lost, "{context}");
             assert_eq!(
-                counters.start(ids[0], 1).reason().map_err(fault_of),
+                counters.enable(ids[0], 1).reason().map_err(fault_of),
                 Err(EXTRA[0]),
                 "{context}"
             );
             extra.broken.set(0);
-            counters.start(ids[0], 2).unwrap();
+            counters.enable(ids[0], 2).unwrap();
             assert_eq!(extra.values()[..3], [7, 0, 9], "{context}: not written");
             happen(&mock, 2, 5);
             assert_eq!(counters.read(ids[0], 3).unwrap().value, 5, "{context}");
@@ -370,7 +370,7 @@ fn a_group_whose_extra_register_cannot_be_written_again_does_not_run_in_part() {
         let mut counters = extra.take(&processor, CounterSet::ALL, &memory, &table);
         let events = [refined(2, &demand(7, &EXTRA[..1])), raw(5)];
         let group = counters.open(&processor.unit, &events).unwrap();
-        counters.start(group, 0).unwrap();
+        counters.enable(group, 0).unwrap();
         let members: Vec<_> = counters.group_events(group).collect();
         extra.set([0; 4]);
         extra.broken.set(EXTRA[0]);
@@ -378,11 +378,11 @@ fn a_group_whose_extra_register_cannot_be_written_again_does_not_run_in_part() {
         assert!(matches!(outcome, Err(CounterError::StateUnknown(_))), "{context}: {outcome:?}");
         let on = [members[0], members[1]].map(|id| counters.counter_of(id));
         assert_eq!(on, [None; 2], "{context}");
-        assert!(members.iter().all(|id| !counters.is_started(*id)), "{context}");
+        assert!(members.iter().all(|id| !counters.is_enabled(*id)), "{context}");
         let lost = Err(CounterError::CounterLost(members[1]));
         assert_eq!(counters.read(members[1], 1), lost, "{context}");
         extra.broken.set(0);
-        counters.start(group, 2).unwrap();
+        counters.enable(group, 2).unwrap();
         assert_eq!(extra.values()[0], 7, "{context}: not written");
         happen(&mock, 2, 5);
         happen(&mock, 5, 5);

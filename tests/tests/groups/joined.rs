@@ -59,7 +59,7 @@ fn joined_one_by_one_a_group_is_that_of_events_opened_at_once() {
                 };
                 let group = ids[0];
                 assert_eq!(counters.group_events(group).collect::<Vec<_>>(), ids);
-                counters.start(group, 10).unwrap();
+                counters.enable(group, 10).unwrap();
                 (0..4).for_each(|kind| happen(&mock, kind, 7 + kind as u64));
                 let mut counts = [EventCount::default(); 6];
                 let read = counters.read_group(group, 20, &mut counts).unwrap();
@@ -103,8 +103,8 @@ fn an_event_that_cannot_join_leaves_the_group_as_it_was() {
         assert_eq!(counters.group_events(group).collect::<Vec<_>>(), [first, second]);
         assert_eq!(mock.accesses().total(), 0, "{processor:?}");
 
-        counters.start(group, 0).unwrap();
-        let started = of_group(CounterError::AlreadyStarted(first));
+        counters.enable(group, 0).unwrap();
+        let started = of_group(CounterError::IsEnabled(first));
         assert_eq!(counters.open_member(unit, second, &raw(3)), Err(started), "{processor:?}");
         (1..3).for_each(|kind| happen(&mock, kind, 5));
         let mut counts = [EventCount::default(); 2];
@@ -176,7 +176,7 @@ fn no_event_joins_a_group_that_is_not_whole_here() {
     let ThreadEvent::Opened(event) = thread[0] else { panic!("{thread:?}") };
     let expected = of_group(CounterError::GroupElsewhere(event));
     assert_eq!(counters.open_member(unit, event, &raw(3)), Err(expected));
-    assert_eq!(counters.start(event, 0), Err(expected));
+    assert_eq!(counters.enable(event, 0), Err(expected));
 }
 
 #[test]
@@ -191,11 +191,11 @@ fn a_group_takes_turns_as_its_first_event_does() {
     let first = counters.open(unit, &[raw(0).rotating()]).unwrap();
     counters.open_member(unit, first, &raw(1)).unwrap();
     let group = first;
-    counters.start(group, 0).unwrap();
+    counters.enable(group, 0).unwrap();
     let pinned = counters.open(unit, &[raw(2)]).unwrap();
-    counters.start(pinned, 0).unwrap();
+    counters.enable(pinned, 0).unwrap();
     assert!(counters.group_events(group).all(|event| counters.counter_of(event).is_none()));
-    counters.stop(pinned, 10).unwrap();
+    counters.disable(pinned, 10).unwrap();
     counters.rotate(10).unwrap();
     assert!(counters.group_events(group).all(|event| counters.counter_of(event).is_some()));
 }

@@ -3,6 +3,7 @@
 use pmu_core::error::CounterError;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{CounterSet, Event, EventCount, EventId, EventStatus};
+use pmu_tests::Reason;
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
 
@@ -33,7 +34,7 @@ fn a_disabled_member_stands_still_while_the_others_go_on() {
         let mut counters = processor.take(&mock, &memory, &table);
         let (group, ids) = open(&mut counters, &processor, &[raw(2), raw(3), raw(4)]);
         let pass = |count| (2..5).for_each(|kind| happen(&mock, kind, count));
-        counters.start(group, 100).unwrap();
+        counters.enable(group, 100).unwrap();
         pass(10);
         let others = [ids[0], ids[2]].map(|id| counters.counter_of(id));
         counters.disable(ids[1], 110).unwrap();
@@ -48,7 +49,7 @@ fn a_disabled_member_stands_still_while_the_others_go_on() {
         counters.enable(ids[1], 116).unwrap();
         assert_eq!([ids[0], ids[2]].map(|id| counters.counter_of(id)), others, "{processor:?}");
         pass(7);
-        counters.stop(group, 122).unwrap();
+        counters.disable(group, 122).unwrap();
         counters.read_group(group, 130, &mut counts).unwrap();
         let [on, off] = [count_of(22, 22, 22), count_of(17, 17, 17)];
         assert_eq!(counts, [on, off, on], "{processor:?}");
@@ -92,7 +93,8 @@ fn the_first_event_starts_and_stops_its_group_and_a_lone_event_itself() {
         assert_eq!(counts, [both, last, both, both], "{processor:?}");
         counters.close(lone, 8).unwrap();
         let gone = Err(CounterError::NoSuchEvent(lone));
-        assert_eq!([counters.enable(lone, 8), counters.disable(lone, 8)], [gone; 2]);
+        let changed = [counters.enable(lone, 8), counters.disable(lone, 8)];
+        assert_eq!(changed.map(Reason::reason), [gone; 2]);
         counters.shut_down().unwrap();
     }
 }
@@ -109,9 +111,9 @@ fn a_member_without_room_keeps_a_pinned_group_on_and_makes_one_that_rotates_wait
             let events = [first.on(a), raw(3).on(b), raw(4).on(c)];
             let (group, ids) = open(&mut counters, &processor, &events);
             counters.disable(ids[2], 0).unwrap();
-            counters.start(group, 0).unwrap();
+            counters.enable(group, 0).unwrap();
             let pinned = counters.open(&processor.unit, &[raw(5).on(c)]).unwrap();
-            counters.start(pinned, 0).unwrap();
+            counters.enable(pinned, 0).unwrap();
             let pass = |count| (2..6).for_each(|kind| happen(&mock, kind, count));
             pass(10);
             let enabled = counters.enable(ids[2], 10);
@@ -125,7 +127,7 @@ fn a_member_without_room_keeps_a_pinned_group_on_and_makes_one_that_rotates_wait
                 let [both, last] = [count_of(10, 20, 10), count_of(0, 10, 0)];
                 assert_eq!(counts, [both, both, last], "{processor:?}");
             } else {
-                assert_eq!(enabled, Err(CounterError::NoFreeCounter), "{processor:?}");
+                assert_eq!(enabled.reason(), Err(CounterError::NoFreeCounter), "{processor:?}");
                 assert_eq!(states[2], EventStatus::Off, "{processor:?}");
                 let [both, last] = [count_of(20, 20, 20), count_of(0, 0, 0)];
                 assert_eq!(counts, [both, both, last], "{processor:?}");
@@ -158,9 +160,9 @@ fn a_member_of_a_pinned_group_takes_the_counter_of_an_event_that_rotates() {
     let [a, b, _] = three(&processor);
     let (group, ids) = open(&mut counters, &processor, &[raw(2).on(a), raw(3).on(b)]);
     counters.disable(ids[1], 0).unwrap();
-    counters.start(group, 0).unwrap();
+    counters.enable(group, 0).unwrap();
     let rotating = counters.open(&processor.unit, &[raw(5).on(b).rotating()]).unwrap();
-    counters.start(rotating, 0).unwrap();
+    counters.enable(rotating, 0).unwrap();
     counters.enable(ids[1], 1).unwrap();
     assert_eq!(counters.event_status(rotating), Ok(EventStatus::Inactive));
     assert_eq!(counters.counter_of(ids[1]).map(|on| on.only()), Some(b));
@@ -179,7 +181,7 @@ fn a_member_stays_disabled_on_its_way_between_processors_and_is_changed_while_it
         let mut counters = processor.take(&mock, &memory, &table);
         let (group, ids) = open(&mut counters, &processor, &[raw(2), raw(3), raw(4)]);
         counters.disable(ids[1], 0).unwrap();
-        counters.start(group, 0).unwrap();
+        counters.enable(group, 0).unwrap();
         let mut thread: Vec<_> = ids.iter().copied().map(ThreadEvent::Opened).collect();
         let pass = |count| (2..5).for_each(|kind| happen(&mock, kind, count));
         let values = |thread: &[ThreadEvent]| -> Vec<u64> {
@@ -200,7 +202,7 @@ fn a_member_stays_disabled_on_its_way_between_processors_and_is_changed_while_it
         counters.switch_out(&mut thread, 30, |o| panic!("{o:?}")).unwrap();
         assert_eq!(values(&thread), [20, 0, 20], "{processor:?}");
         let ThreadEvent::SwitchedOut(first) = thread[0] else { panic!("{thread:?}") };
-        changed(&mut thread[1], &|saved| saved.to_be_started(true));
+        changed(&mut thread[1], &|saved| saved.to_be_enabled(true));
         changed(&mut thread[2], &|saved| saved.disabled());
         counters.switch_in(&processor.unit, &mut thread, 40).unwrap();
         pass(10);
@@ -238,7 +240,7 @@ fn fault(processor: &Processor, enables: bool, access: u32, fault: Fault) -> boo
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);
     let (group, ids) = open(&mut counters, processor, &[raw(2), raw(3), raw(4)]);
-    counters.start(group, 0).unwrap();
+    counters.enable(group, 0).unwrap();
     let pass = |count| (2..5).for_each(|kind| happen(&mock, kind, count));
     pass(10);
     if enables {
@@ -279,7 +281,7 @@ fn a_member_whose_enabling_failed_stays_disabled_across_a_switch() {
             let (group, ids) = open(&mut counters, &processor, &[raw(2), raw(3)]);
             let mut thread = [0, 1].map(|place| ThreadEvent::Opened(ids[place]));
             counters.disable(ids[1], 0).unwrap();
-            counters.start(group, 0).unwrap();
+            counters.enable(group, 0).unwrap();
             mock.clear();
             mock.inject(Fault::From(access));
             let enabled = counters.enable(ids[1], 10);
@@ -314,7 +316,7 @@ fn a_child_of_a_disabled_event_is_disabled_in_its_group() {
         let mut counters = processor.take(&mock, &memory, &table);
         let (group, ids) = open(&mut counters, &processor, &[raw(2), raw(3)]);
         counters.disable(ids[1], 0).unwrap();
-        counters.start(group, 0).unwrap();
+        counters.enable(group, 0).unwrap();
         let mut children = [0, 1].map(|place| counters.child_event(ids[place], 7).unwrap());
         SavedEvent::make_group(&mut children).unwrap();
         counters.close(group, 0).unwrap();
@@ -333,7 +335,7 @@ fn a_child_of_a_disabled_event_is_disabled_in_its_group() {
         // The first event of a group is never disabled.
         let mut children = [children[1], children[0]];
         SavedEvent::make_group(&mut children).unwrap();
-        let mut other = children.map(|child| ThreadEvent::SwitchedOut(child.to_be_started(true)));
+        let mut other = children.map(|child| ThreadEvent::SwitchedOut(child.to_be_enabled(true)));
         counters.switch_out(&mut thread, 20, |o| panic!("{o:?}")).unwrap();
         counters.switch_in(&processor.unit, &mut other, 20).unwrap();
         assert_eq!(running(&mock).len(), 2, "{processor:?}");
@@ -341,7 +343,7 @@ fn a_child_of_a_disabled_event_is_disabled_in_its_group() {
     }
 }
 
-/// `disabled` stops an event in no group, and a group's first event, until `to_be_started`.
+/// `disabled` stops an event in no group, and a group's first event, until `to_be_enabled`.
 #[test]
 fn an_event_that_cannot_be_disabled_is_started_again() {
     for processor in processors(Deviations::NONE) {
@@ -359,15 +361,15 @@ fn an_event_that_cannot_be_disabled_is_started_again() {
         };
         for [first, member] in [made, opened.map(saved)] {
             let [lone, first, member] = [new(2), first, member].map(|event| event.disabled());
-            assert!(![lone, first, member].iter().any(SavedEvent::is_started), "{processor:?}");
-            let events = [lone, first, member].map(|event| event.to_be_started(true));
-            let started = events.map(|event| event.is_started());
+            assert!(![lone, first, member].iter().any(SavedEvent::is_enabled), "{processor:?}");
+            let events = [lone, first, member].map(|event| event.to_be_enabled(true));
+            let started = events.map(|event| event.is_enabled());
             assert_eq!(started, [true, true, false], "{processor:?}");
             // The child of the first event can be a later event of a group.
             let mut children = [lone, first].map(|event| event.child(0));
             SavedEvent::make_group(&mut children).unwrap();
-            let child = children[1].to_be_started(true).disabled().to_be_started(true);
-            assert!(!child.is_started(), "{processor:?}");
+            let child = children[1].to_be_enabled(true).disabled().to_be_enabled(true);
+            assert!(!child.is_enabled(), "{processor:?}");
             let mut thread = events.map(ThreadEvent::SwitchedOut);
             counters.switch_in(&processor.unit, &mut thread, 0).unwrap();
             (2..5).for_each(|kind| happen(&mock, kind, 5));
@@ -379,7 +381,7 @@ fn an_event_that_cannot_be_disabled_is_started_again() {
         // An event that is disabled before it has a group is disabled in its group.
         let mut events = [new(2).disabled(), new(3).disabled()];
         SavedEvent::make_group(&mut events).unwrap();
-        let started = events.map(|event| event.to_be_started(true).is_started());
+        let started = events.map(|event| event.to_be_enabled(true).is_enabled());
         assert_eq!(started, [true, false], "{processor:?}");
         counters.shut_down().unwrap();
     }

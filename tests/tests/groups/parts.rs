@@ -25,19 +25,19 @@ fn what_is_left_of_a_group_stops_waits_for_the_rest_and_can_be_closed() {
         let mut counters = processor.take(&mock, &memory, &table);
         let unit = &processor.unit;
         let group = counters.open(unit, &[raw(2), raw(3)]).unwrap();
-        counters.start(group, 0).unwrap();
+        counters.enable(group, 0).unwrap();
         let rest = counters.group_events(group).nth(1).unwrap();
         let mut part = [ThreadEvent::Opened(group)];
         happen(&mock, 3, 5);
         counters.switch_out(&mut part, 10, |o| panic!("{o:?}")).unwrap();
         assert_eq!(running(&mock), CounterSet::NONE, "{processor:?}");
-        assert_eq!(counters.start(group, 10), Err(no_such(group)));
-        assert_eq!(counters.start(rest, 10), Err(elsewhere(rest)));
-        assert_eq!(counters.stop(rest, 10), Err(elsewhere(rest)));
+        assert_eq!(counters.enable(group, 10), Err(no_such(group)));
+        assert_eq!(counters.enable(rest, 10), Err(elsewhere(rest)));
+        assert_eq!(counters.disable(rest, 10), Err(elsewhere(rest)));
         // With it, the group is whole, and goes on.
         counters.switch_in(unit, &mut part, 20).unwrap();
         assert_eq!(
-            counters.start(group, 20),
+            counters.enable(group, 20),
             Err(no_such(group)),
             "it has its place, and is opened anew"
         );
@@ -65,7 +65,7 @@ fn a_group_that_comes_in_two_parts_is_timed_from_the_second_on() {
     let mut counters = processor.take(&mock, &memory, &table);
     let unit = &processor.unit;
     let group = counters.open(unit, &[raw(2).rotating(), raw(3)]).unwrap();
-    counters.start(group, 0).unwrap();
+    counters.enable(group, 0).unwrap();
     let mut all: Vec<_> = counters.group_events(group).map(ThreadEvent::Opened).collect();
     counters.switch_out(&mut all, 10, |o| panic!("{o:?}")).unwrap();
     let alone = counters.switch_in(unit, &mut all[..1], 20);
@@ -86,7 +86,7 @@ fn a_part_of_a_rotating_group_does_not_disturb_a_rotation() {
     let unit = &processor.unit;
     let [first, second, third] = [2, 4, 6].map(|kind| {
         let group = counters.open(unit, &[raw(kind).rotating(), raw(kind + 1)]).unwrap();
-        counters.start(group, 0).unwrap();
+        counters.enable(group, 0).unwrap();
         group
     });
     let rest = counters.group_events(first).nth(1).unwrap();
@@ -118,7 +118,7 @@ fn an_event_whose_turn_comes_while_counters_are_saved_is_counted() {
     let counters = session.counters_mut();
     let events = [2, 3].map(|kind| {
         let id = counters.open(&processor.unit, &[raw(kind).rotating()]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         id
     });
     let mut area = SavedCounters::<[SavedCounter; 24]>::new();
@@ -162,11 +162,11 @@ fn broken(processor: &Processor, number: usize, of_value: bool, rotates: bool) {
     let turning = raw(2).on(four);
     let turning = if rotates { turning.rotating() } else { turning };
     let first = counters.open(unit, &[turning, raw(3).on(four)]).unwrap();
-    counters.start(first, 0).unwrap();
+    counters.enable(first, 0).unwrap();
     // It gives way, so that the first group can move.
     let alone = raw(6).on(general[2].only()).rotating();
     let alone = counters.open(unit, &[alone]).unwrap();
-    counters.start(alone, 0).unwrap();
+    counters.enable(alone, 0).unwrap();
     // It needs the counters that the first group has.
     let needs = [raw(4).on(general[0].only()), raw(5).on(general[1].only())];
     let second = counters.open(unit, &needs).unwrap();
@@ -181,17 +181,17 @@ fn broken(processor: &Processor, number: usize, of_value: bool, rotates: bool) {
             assert!(on == 0 || on == 2, "{context}: {on}");
             for event in counters.group_events(group) {
                 let has_counter = counters.counter_of(event).is_some();
-                assert!(!has_counter || counters.is_started(event), "{context}");
+                assert!(!has_counter || counters.is_enabled(event), "{context}");
             }
         }
     };
-    let outcome = counters.start(second, 1);
+    let outcome = counters.enable(second, 1);
     let context = format!("{context}: {outcome:?}");
     check(&counters, &context);
     if outcome.is_err() && number != 2 {
         assert_eq!(counters.counter_of(alone), Some(general[2]), "{context}");
     }
-    assert_eq!(outcome.is_ok(), counters.group_events(second).all(|of| counters.is_started(of)));
+    assert_eq!(outcome.is_ok(), counters.group_events(second).all(|of| counters.is_enabled(of)));
     for tick in 2..5 {
         let _ = counters.rotate(tick);
         check(&counters, &format!("{context}, tick {tick}"));

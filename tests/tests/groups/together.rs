@@ -76,16 +76,16 @@ fn together(processor: &Processor, operation: Operation) {
         alone.iter().map(|event| counters.open(unit, &[*event]).unwrap()).collect();
     let moves = operation == Operation::StartWithMove;
     for event in &alone[usize::from(moves)..] {
-        counters.start(*event, 0).unwrap();
+        counters.enable(*event, 0).unwrap();
     }
     if moves {
         counters.close(alone[1], 0).unwrap();
-        counters.start(alone[0], 0).unwrap();
+        counters.enable(alone[0], 0).unwrap();
     }
     let starts =
         matches!(operation, Operation::Start | Operation::StartWithMove | Operation::StartInstead);
     if !starts {
-        counters.start(group, 0).unwrap();
+        counters.enable(group, 0).unwrap();
     }
     let read = |counters: &Opened<'_, '_>, group: EventId| {
         let mut counts = [EventCount::default(); 3];
@@ -94,7 +94,7 @@ fn together(processor: &Processor, operation: Operation) {
     };
     let others = |counters: &mut Opened<'_, '_>| {
         let others = counters.open(unit, &[raw(5).rotating(), raw(6)]).unwrap();
-        counters.start(others, 0).unwrap();
+        counters.enable(others, 0).unwrap();
         assert!(counters.group_events(others).all(|event| counters.counter_of(event).is_none()));
     };
     if operation == Operation::Rotate {
@@ -107,12 +107,12 @@ fn together(processor: &Processor, operation: Operation) {
     ticking.set(true);
     let [first, second, third] = match operation {
         Operation::Start | Operation::StartWithMove | Operation::StartInstead => {
-            counters.start(group, 1).unwrap();
+            counters.enable(group, 1).unwrap();
             ticking.set(false);
             read(&counters, group)
         }
         Operation::Stop => {
-            counters.stop(group, 1).unwrap();
+            counters.disable(group, 1).unwrap();
             ticking.set(false);
             read(&counters, group)
         }

@@ -27,7 +27,7 @@ fn groups_that_are_more_than_the_counters_take_turns() {
             counters.open(&processor.unit, &events).unwrap()
         });
         for group in groups {
-            counters.start(group, 0).unwrap();
+            counters.enable(group, 0).unwrap();
         }
         for tick in 0..12 {
             let on: Vec<usize> =
@@ -71,7 +71,7 @@ fn each_group_has_its_turn_whatever_its_counters() {
                 .map(|event| if rotates { event.rotating() } else { event })
                 .collect();
             let Ok(group) = counters.open(&processor.unit, &events) else { continue };
-            match counters.start(group, 0) {
+            match counters.enable(group, 0) {
                 Ok(()) if rotates => groups.push((group, sets)),
                 Ok(()) => staying.extend(sets),
                 Err(error) => {
@@ -113,19 +113,19 @@ fn a_group_gives_way_as_a_whole() {
     let open = |counters: &mut Opened<'_, '_>, on: [u64; 2]| {
         let events = on.map(|bits| raw(2).on(CounterSet::from_bits(bits)).rotating());
         let group = counters.open(unit, &events).unwrap();
-        counters.start(group, 0).unwrap();
+        counters.enable(group, 0).unwrap();
         group
     };
     // It keeps its first event off the counter that it would have had first.
     let passing = counters.open(unit, &[raw(4)]).unwrap();
-    counters.start(passing, 0).unwrap();
+    counters.enable(passing, 0).unwrap();
     let elsewhere = open(&mut counters, [0b00011, 0b00100]);
     let in_the_way = open(&mut counters, [0b01000, 0b10000]);
     counters.close(passing, 0).unwrap();
     happen(&mock, 2, 5);
     let last = CounterSet::from_bits(0b10000);
     let event = counters.open(unit, &[raw(3).on(last)]).unwrap();
-    counters.start(event, 10).unwrap();
+    counters.enable(event, 10).unwrap();
     assert_eq!([elsewhere, in_the_way].map(|group| on_counters(&counters, group)), [2, 0]);
     let place = |number: usize| counters.group_events(elsewhere).nth(number).unwrap();
     let places = [0, 1].map(|number| counters.counter_of(place(number)).unwrap().number());
@@ -153,14 +153,14 @@ fn a_threads_group_follows_it_as_a_whole() {
         let mut there = processor.take(&mocks[1], &memories[1], &tables[1]);
         // Its identities there are other ones.
         let other = there.open(unit, &[raw(5)]).unwrap();
-        there.start(other, 0).unwrap();
+        there.enable(other, 0).unwrap();
         let group = here.open(unit, &[raw(2), raw(3), raw(4)]).unwrap();
-        here.start(group, 0).unwrap();
+        here.enable(group, 0).unwrap();
         let mut thread: Vec<_> = here.group_events(group).map(ThreadEvent::Opened).collect();
         (2..5).for_each(|kind| happen(&mocks[0], kind, 100));
         here.switch_out(&mut thread, 10, |o| panic!("{o:?}")).unwrap();
         let gone = EventsError { events: 0, reason: CounterError::NoSuchEvent(group) };
-        assert_eq!(here.stop(group, 10), Err(gone), "{processor:?}");
+        assert_eq!(here.disable(group, 10), Err(gone), "{processor:?}");
         assert_eq!(running(&mocks[0]), CounterSet::NONE);
 
         there.switch_in(unit, &mut thread, 20).unwrap();
@@ -179,9 +179,9 @@ fn a_threads_group_follows_it_as_a_whole() {
         let error = EventsError { events: 0b11, reason: CounterError::GroupElsewhere(first) };
         assert_eq!(outcome, Err(error), "{processor:?}");
         assert_eq!(running(&mocks[1]).len(), 1, "{processor:?}");
-        assert!(opened_events(&part).iter().all(|event| !there.is_started(*event)));
+        assert!(opened_events(&part).iter().all(|event| !there.is_enabled(*event)));
         let part_only = EventsError { events: 0, reason: CounterError::GroupElsewhere(first) };
-        assert_eq!(there.start(first, 30), Err(part_only));
+        assert_eq!(there.enable(first, 30), Err(part_only));
 
         // With the rest, it is.
         let mut rest = [thread[1]];

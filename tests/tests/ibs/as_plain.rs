@@ -76,7 +76,7 @@ impl World {
         });
         let groups = groups.collect();
         let parent = session.open(&kernel.counters, &[event(PARENT).rotating()]).unwrap();
-        let child: SavedEvent = session.child_event(parent, CHILD).unwrap().to_be_started(true);
+        let child: SavedEvent = session.child_event(parent, CHILD).unwrap().to_be_enabled(true);
         let react = move |kernel: &Kernel, seen: &Seen| {
             let source = kernel.source();
             let read = sample_read(&source, mock, &kernel.counter_memory, seen.event, 0);

@@ -107,7 +107,7 @@ fn run(machine: Machine, event: &Event) -> Outcome {
     let mut session = CounterSession::take(source, &unit, CounterSet::ALL, msr, &counters)?;
     table.set_min_period(1);
     let id = session.open(&unit, &[*event])?;
-    session.start(id, 0)?;
+    session.enable(id, 0)?;
     let counter = session.counter_of(id).unwrap();
     let mut number = 0;
     while seen.borrow().len() < 3 {

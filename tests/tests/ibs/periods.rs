@@ -131,14 +131,14 @@ fn a_read_counts_the_period_whose_sample_waits() {
                 let read = session.read(event, 0).unwrap().value;
                 assert_eq!(periods(read), number as u64, "{what}: waits");
                 if stops {
-                    session.stop(event, 0).unwrap();
+                    session.disable(event, 0).unwrap();
                     let read = session.read(event, 0).unwrap().value;
                     assert_eq!(periods(read), number as u64, "{what}: stopped");
                 }
                 mock.deliver_sample();
                 kernel.all_reported(&what);
                 if stops {
-                    session.start(event, 0).unwrap();
+                    session.enable(event, 0).unwrap();
                 }
                 let read = session.read(event, 0).unwrap().value;
                 assert_eq!(periods(read), number as u64, "{what}: reported");

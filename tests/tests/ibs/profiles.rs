@@ -37,11 +37,11 @@ impl ProfileHardware for Hardware<'_, '_> {
         source == SOURCE
     }
     fn start(&mut self, _: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
-        let started = self.session.start(self.event, 0);
+        let started = self.session.enable(self.event, 0);
         started.map_err(|_| InterfaceError::UnsupportedSource(source))
     }
     fn stop(&mut self, _: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
-        let stopped = self.session.stop(self.event, 0);
+        let stopped = self.session.disable(self.event, 0);
         stopped.map_err(|_| InterfaceError::UnsupportedSource(source))
     }
 }

@@ -20,7 +20,7 @@ fn stop(
     session: &mut Session<'_>,
     event: EventId,
 ) -> Result<EventId, CounterError> {
-    session.stop(event, 0).map(|()| event).reason()
+    session.disable(event, 0).map(|()| event).reason()
 }
 
 fn restart(
@@ -29,8 +29,8 @@ fn restart(
     session: &mut Session<'_>,
     event: EventId,
 ) -> Result<EventId, CounterError> {
-    session.stop(event, 0)?;
-    session.start(event, 0).map(|()| event).reason()
+    session.disable(event, 0)?;
+    session.enable(event, 0).map(|()| event).reason()
 }
 
 fn window(
@@ -195,12 +195,12 @@ fn race(processor: Processor, (name, operation, restarts): (&str, Operation, boo
             assert_eq!(answers, mock.interrupts() - interrupts, "{what}");
             assert_eq!((kernel.faulted.get(), kernel.overflows.get()), (0, 0), "{what}");
             if !restarts {
-                session.start(event, 0).unwrap();
+                session.enable(event, 0).unwrap();
             }
             // The rest of the period is no longer than the period.
             assert!(kernel.run(&mock, PERIOD + 15), "{what}: samples on");
             mock.deliver_sample();
-            session.stop(event, 0).unwrap();
+            session.disable(event, 0).unwrap();
             kernel.all_reported(&what);
             session.shut_down().unwrap();
             assert!(!is_enabled(&mock), "{what}");

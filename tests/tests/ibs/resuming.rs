@@ -30,7 +30,7 @@ fn an_event_goes_on_after_its_registers_were_lost() {
             }
             let unit = session.counter_of(event).unwrap();
             if !runs {
-                session.stop(event, 0).unwrap();
+                session.disable(event, 0).unwrap();
             }
             mock.lose_registers();
             let anew = session.reprogram(|sample| kernel.note(&sample)).unwrap();
@@ -42,7 +42,7 @@ fn an_event_goes_on_after_its_registers_were_lost() {
             mock.interrupt_from_elsewhere();
             assert_eq!(kernel.unclaimed.get(), 1, "{what}");
             if !runs {
-                session.start(event, 0).unwrap();
+                session.enable(event, 0).unwrap();
             }
             assert!(kernel.run(&mock, PERIOD + 15), "{what}");
             kernel.all_reported(&what);
@@ -108,7 +108,7 @@ fn a_sample_that_waits_outlives_a_reprogramming() {
             assert!(kernel.run(&mock, PERIOD), "{what}");
             mock.inject_pmi(PmiFault::None);
             if stops {
-                session.stop(event, 0).unwrap();
+                session.disable(event, 0).unwrap();
             }
             session.reprogram(|sample| kernel.note(&sample)).unwrap();
             kernel.all_reported(&what);
@@ -117,7 +117,7 @@ fn a_sample_that_waits_outlives_a_reprogramming() {
             let count = session.read(event, 0).unwrap().value;
             assert_eq!(count / u64::from(PERIOD), 1, "{what}: {count}");
             if stops {
-                session.start(event, 0).unwrap();
+                session.enable(event, 0).unwrap();
             }
             assert!(kernel.run(&mock, PERIOD + 15), "{what}");
             kernel.all_reported(&what);
@@ -134,7 +134,7 @@ fn what_firmware_left_after_a_suspend_is_ended() {
             sampler!(processor, kind => mock, kernel, session);
             let event = session.open(&kernel.counters, &[processor.event(kind)]).unwrap();
             if runs {
-                session.start(event, 0).unwrap();
+                session.enable(event, 0).unwrap();
             }
             if suspends {
                 session.suspend(0, |sample| kernel.note(&sample)).unwrap();
@@ -190,7 +190,7 @@ fn a_fault_while_reprogramming_is_told_and_a_start_samples_again() {
                         }
                         session.reprogram(|sample| kernel.note(&sample)).unwrap();
                         if !is_on(&session, event) {
-                            session.start(event, 0).unwrap();
+                            session.enable(event, 0).unwrap();
                         }
                     }
                     Err(error) => panic!("{what}: {error}"),
@@ -220,18 +220,18 @@ fn a_resumed_unit_that_cannot_interrupt_does_not_sample() {
         assert!(matches!(failed, Err(CounterError::StateUnknown(_))), "{what}: {failed:?}");
         mock.inject(Fault::None);
         assert!(!is_on(&session, event) && !is_enabled(&mock), "{what}");
-        assert!(session.start(event, 0).is_err(), "{what}: with its entry masked");
+        assert!(session.enable(event, 0).is_err(), "{what}: with its entry masked");
         mock.set_extended_entry(1, 0xE1);
         for _ in 0..2 {
             let _ = session.reprogram(|_| panic!("{what}: a sample"));
             assert_eq!((is_on(&session, event), mock.extended_entry(1)), (false, 0xE1), "{what}");
-            assert!(session.start(event, 0).is_err(), "{what}: with another one's entry");
+            assert!(session.enable(event, 0).is_err(), "{what}: with another one's entry");
             assert!(!is_enabled(&mock), "{what}");
         }
         let without = IbsConfiguration { lvt_entry: None, ..processor.ibs };
         let _ = mock.with_sampling_unit(|unit| *unit = VirtualIbs::new(without));
         let _ = session.reprogram(|_| panic!("{what}: a sample"));
-        assert!(session.start(event, 0).is_err(), "{what}: without an entry");
+        assert!(session.enable(event, 0).is_err(), "{what}: without an entry");
         assert!(!kernel.run(&mock, PERIOD), "{what}");
         let opened = session.open(&kernel.counters, &[processor.event(kind)]);
         assert_eq!(
@@ -243,7 +243,7 @@ fn a_resumed_unit_that_cannot_interrupt_does_not_sample() {
         let _ = mock.with_sampling_unit(|unit| *unit = VirtualIbs::new(processor.ibs));
         mock.set_extended_entry(1, 0x1_0000);
         session.reprogram(|_| panic!("{what}: a sample")).unwrap();
-        session.start(event, 0).unwrap();
+        session.enable(event, 0).unwrap();
         assert!(kernel.run(&mock, PERIOD + 15), "{what}");
         kernel.all_reported(&what);
     }
@@ -264,8 +264,8 @@ fn two_faults_in_a_row_at_the_control_register_stop_no_unit_for_good() {
             assert_eq!((kernel.faulted.get(), kernel.reported()), (1, vec![]), "{what}");
             mock.inject(Fault::None);
             if restarts {
-                session.stop(event, 0).unwrap();
-                session.start(event, 0).unwrap();
+                session.disable(event, 0).unwrap();
+                session.enable(event, 0).unwrap();
             } else {
                 mock.interrupt_from_elsewhere();
                 assert_eq!(kernel.claimed.get(), 1, "{what}");
@@ -298,10 +298,10 @@ fn both_units_share_one_entry_and_neither_takes_it_from_the_other() {
         mock.inject_pmi(PmiFault::None);
         assert!(run(IbsKind::Fetch), "{what}");
         assert_eq!((kernel.claimed.get(), mock.interrupts()), (12, 11), "{what}");
-        session.stop(ops, 0).unwrap();
+        session.disable(ops, 0).unwrap();
         assert!(run(IbsKind::Fetch), "{what}: the other one's entry");
         assert!(!run(IbsKind::Op), "{what}");
-        session.start(ops, 0).unwrap();
+        session.enable(ops, 0).unwrap();
         session.close(fetches, 0).unwrap();
         assert!(kernel.run_of(&mock, IbsKind::Op, PERIOD), "{what}");
         assert!(!kernel.run_of(&mock, IbsKind::Fetch, 2 * PERIOD), "{what}");
@@ -344,7 +344,7 @@ fn registers_of_zeros_are_no_sample() {
             assert!(kernel.run(&mock, PERIOD), "{what}");
             mock.inject_pmi(PmiFault::None);
             if stops {
-                session.stop(event, 0).unwrap();
+                session.disable(event, 0).unwrap();
             }
             if reset {
                 let _ = mock.with_sampling_unit(GuestFacility::reset);
@@ -359,7 +359,7 @@ fn registers_of_zeros_are_no_sample() {
             assert_eq!((kernel.reported(), kernel.overflows.get()), (vec![], 0), "{what}");
             kernel.sampled[kind as usize].borrow_mut().clear();
             if stops {
-                session.start(event, 0).unwrap();
+                session.enable(event, 0).unwrap();
             }
             assert!(kernel.run(&mock, PERIOD + 15), "{what}");
             kernel.all_reported(&what);

@@ -19,7 +19,7 @@ fn two_events_of_one_unit_take_turns_or_the_second_is_refused() {
         let event = processor.event(kind);
         let first = kernel.start(&mut session, &event.tagged(1)).unwrap();
         let second = session.open(&kernel.counters, &[event.tagged(2)]).unwrap();
-        assert_eq!(session.start(second, 0).reason(), Err(CounterError::NoFreeCounter), "{what}");
+        assert_eq!(session.enable(second, 0).reason(), Err(CounterError::NoFreeCounter), "{what}");
         let third = kernel.start(&mut session, &event.rotating().tagged(3)).unwrap();
         assert_eq!(session.event_status(third), Ok(EventStatus::Inactive), "{what}");
         session.rotate(0).unwrap();
@@ -28,11 +28,11 @@ fn two_events_of_one_unit_take_turns_or_the_second_is_refused() {
         let other = if kind == IbsKind::Op { IbsKind::Fetch } else { IbsKind::Op };
         kernel.start(&mut session, &processor.event(other)).unwrap();
         assert!(kernel.run(&mock, PERIOD) && kernel.run_of(&mock, other, PERIOD), "{what}");
-        session.stop(first, 0).unwrap();
+        session.disable(first, 0).unwrap();
         session.rotate(0).unwrap();
         assert!(is_on(&session, third), "{what}");
         // One that does not rotate takes the unit of one that does.
-        session.start(second, 0).unwrap();
+        session.enable(second, 0).unwrap();
         assert_eq!((is_on(&session, second), is_on(&session, third)), (true, false), "{what}");
         assert!(kernel.run(&mock, PERIOD + 15), "{what}");
         assert_eq!(kernel.of_tag(2), kernel.sampled()[1..], "{what}");
@@ -134,11 +134,11 @@ fn a_group_has_a_sampled_event_and_plain_counters() {
                 }
                 let members = members.map(|member| member.rotating());
                 let group = session.open(&kernel.counters, &members).unwrap();
-                session.start(group, 0).unwrap();
+                session.enable(group, 0).unwrap();
                 // Another sampled event waits, and so does the counter beside it.
                 let others = [processor.event(kind).rotating().tagged(4), raw(5).rotating()];
                 let other = session.open(&kernel.counters, &others).unwrap();
-                session.start(other, 0).unwrap();
+                session.enable(other, 0).unwrap();
                 for turn in 0..6_u64 {
                     let (on, off) = if turn % 2 == 0 { (group, other) } else { (other, group) };
                     for (group, expected) in [(on, true), (off, false)] {
@@ -177,14 +177,14 @@ fn a_group_of_two_events_of_one_unit_is_refused() {
         let members = [processor.event(kind), processor.event(kind).tagged(2)];
         let refused = match session.open(&kernel.counters, &members) {
             Err(_) => true,
-            Ok(group) => session.start(group, 0).is_err(),
+            Ok(group) => session.enable(group, 0).is_err(),
         };
         assert!(refused, "{what}");
         assert!(!is_enabled(&mock), "{what}");
         // One of each unit is fine.
         let members = [IbsKind::Fetch, IbsKind::Op].map(|kind| processor.event(kind));
         let group = session.open(&kernel.counters, &members).unwrap();
-        session.start(group, 0).unwrap();
+        session.enable(group, 0).unwrap();
         for kind in [IbsKind::Fetch, IbsKind::Op] {
             assert!(kernel.run_of(&mock, kind, PERIOD), "{what}");
         }

@@ -35,7 +35,7 @@ fn each_sample_is_reported_once_and_each_interrupt_is_claimed() {
         // Another one's interrupt.
         mock.interrupt_from_elsewhere();
         assert_eq!((kernel.claimed.get(), kernel.unclaimed.get()), (20, 1), "{what}");
-        session.stop(event, 0).unwrap();
+        session.disable(event, 0).unwrap();
         assert!(!kernel.run(&mock, 2 * PERIOD), "{what}: stopped");
         session.shut_down().unwrap();
         assert!(kernel.start(&mut session, &processor.event(kind)).is_err(), "{what}");
@@ -240,9 +240,9 @@ fn a_stopped_unit_goes_on_with_what_is_left_of_its_period() {
         let event = kernel.start(&mut session, &processor.event(kind)).unwrap();
         for _ in 0..3 {
             assert!(!kernel.run(&mock, 40), "{what}");
-            session.stop(event, 0).unwrap();
+            session.disable(event, 0).unwrap();
             assert!(!kernel.run(&mock, 200), "{what}: stopped");
-            session.start(event, 0).unwrap();
+            session.enable(event, 0).unwrap();
         }
         let exact = processor.is_exact(kind);
         // Without a count that can be written, the shortest period is longer than what is left.

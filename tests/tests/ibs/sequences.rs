@@ -54,8 +54,8 @@ impl World<'_> {
         let note = |sample: pmu_core::Sample<'_, _>| kernel.note(&sample);
         let thread = &mut self.threads[which % 2];
         let done = match operation {
-            0 | 1 => format!("{:?}", session.start(event, 0)),
-            2 => format!("{:?}", session.stop(event, 0)),
+            0 | 1 => format!("{:?}", session.enable(event, 0)),
+            2 => format!("{:?}", session.disable(event, 0)),
             3..=5 => format!("{:?}", session.rotate(0)),
             6 | 7 => match thread[0] {
                 ThreadEvent::Opened(_) => format!("{:?}", session.switch_out(thread, 0, note)),
@@ -151,7 +151,7 @@ fn run(processor: Processor, kind: IbsKind, seed: u64, faults: &[PmiFault]) -> (
     let events = ROTATING.map(|tag| (tag, open(tag))).to_vec();
     let threads = THREADS.map(|tag| {
         let id = session.open(&kernel.counters, &[event(tag)]).unwrap();
-        session.start(id, 0).unwrap();
+        session.enable(id, 0).unwrap();
         let mut thread = [ThreadEvent::Opened(id)];
         session.switch_out(&mut thread, 0, |_| ()).unwrap();
         thread

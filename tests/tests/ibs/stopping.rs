@@ -35,7 +35,7 @@ fn another_one_s_interrupt_during_a_stop_does_not_cost_the_sample_after_it() {
                 busy.set(false);
             };
             mock.on_access(&before);
-            session.stop(event, 0).unwrap();
+            session.disable(event, 0).unwrap();
             busy.set(true);
             kernel.all_reported(&what);
             assert!(kernel.claimed.get() >= kernel.sampled().len() as u32, "{what}");
@@ -75,8 +75,8 @@ fn a_start_before_a_late_interrupt_leaves_the_sample_to_it() {
             mock.inject_pmi(PmiFault::Late(1_000));
             assert!(kernel.run(&mock, PERIOD));
             mock.inject_pmi(PmiFault::None);
-            session.stop(first, 0).unwrap();
-            session.start(if other { second } else { first }, 0).unwrap();
+            session.disable(first, 0).unwrap();
+            session.enable(if other { second } else { first }, 0).unwrap();
             if closes {
                 session.close(first, 0).unwrap();
             }
@@ -196,11 +196,11 @@ fn a_unit_that_could_not_be_enabled_again_is_brought_back_by_a_reprogramming() {
         mock.interrupt_from_elsewhere();
         assert_eq!((kernel.claimed.get(), kernel.unclaimed.get()), (0, 1), "{what}");
         assert!(!kernel.run(&mock, 2 * PERIOD), "{what}");
-        assert_eq!(session.stop(event, 0).reason(), Err(CounterError::NotStarted(event)));
-        assert_eq!(session.start(event, 0).reason(), Err(CounterError::NoFreeCounter));
+        assert_eq!(session.disable(event, 0), Ok(()));
+        assert_eq!(session.enable(event, 0).reason(), Err(CounterError::NoFreeCounter));
         session.reprogram(|sample| kernel.note(&sample)).unwrap();
         assert!(!is_enabled(&mock) && !is_valid(&mock, kind), "{what}");
-        session.start(event, 0).unwrap();
+        session.enable(event, 0).unwrap();
         assert!(kernel.run(&mock, PERIOD + 15), "{what}");
         kernel.all_reported(&what);
     }
@@ -219,7 +219,7 @@ fn a_failed_stop_leaves_no_sample_and_none_is_reported_twice() {
             assert!(kernel.run(&mock, PERIOD), "{what}");
             mock.inject_pmi(PmiFault::None);
             mock.inject(Fault::From(access));
-            let stopped = session.stop(event, 0);
+            let stopped = session.disable(event, 0);
             mock.inject(Fault::None);
             if stopped.is_err() {
                 assert!(!is_on(&session, event), "{what}");
@@ -230,7 +230,7 @@ fn a_failed_stop_leaves_no_sample_and_none_is_reported_twice() {
             mock.interrupt_from_elsewhere();
             assert!(!is_valid(&mock, kind), "{what}: a sample is left");
             assert!(kernel.reported().len() <= 1, "{what}");
-            session.start(event, 0).unwrap();
+            session.enable(event, 0).unwrap();
             assert!(kernel.run(&mock, PERIOD + 15), "{what}");
             assert_eq!(kernel.reported().last(), kernel.sampled().last(), "{what}");
             assert!(kernel.unknown.get() <= 1, "{what}: the other one's");
@@ -252,7 +252,7 @@ fn a_late_interrupt_whose_accesses_fail_reports_its_sample_or_counts_it_as_lost(
                 mock.inject_pmi(PmiFault::Late(1_000));
                 assert!(kernel.run(&mock, PERIOD), "{what}");
                 mock.inject_pmi(PmiFault::None);
-                session.stop(first, 0).unwrap();
+                session.disable(first, 0).unwrap();
                 if other {
                     kernel.start(&mut session, &event.tagged(2)).unwrap();
                 }
@@ -297,7 +297,7 @@ fn the_interrupt_of_a_sample_without_a_trace_is_claimed_during_the_stop_and_no_s
                 }
             };
             mock.on_access(&before);
-            session.stop(event, 0).unwrap();
+            session.disable(event, 0).unwrap();
             mock.on_access(&|_| ());
             if kernel.sampled().is_empty() || !kernel.reported().is_empty() {
                 continue;

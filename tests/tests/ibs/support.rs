@@ -287,7 +287,7 @@ impl Kernel {
         event: &Event,
     ) -> Result<EventId, CounterError> {
         let id = session.open(&self.counters, &[*event])?;
-        let started = session.start(id, 0).reason();
+        let started = session.enable(id, 0).reason();
         started.map(|()| id).inspect_err(|_| {
             let _ = session.close(id, 0);
         })

@@ -179,7 +179,7 @@ fn the_sample_of_a_closed_event_is_no_other_event_s() {
         session.close(closed, 0).unwrap();
         let next = session.open(&kernel.counters, &[processor.event(kind).tagged(8)]).unwrap();
         assert_eq!(next, closed, "{what}: the same place");
-        session.start(next, 0).unwrap();
+        session.enable(next, 0).unwrap();
         mock.deliver_sample();
         assert_eq!((kernel.reported(), kernel.memory.dropped()), (vec![], 1), "{what}");
         assert_eq!((kernel.claimed.get(), kernel.unclaimed.get()), (1, 0), "{what}");
@@ -201,7 +201,7 @@ fn a_sample_that_waits_is_reported_before_its_event_is_closed() {
             assert!(kernel.run(&mock, PERIOD), "{what}");
             mock.inject_pmi(PmiFault::None);
             if stops {
-                session.stop(event, 0).unwrap();
+                session.disable(event, 0).unwrap();
             }
             session.report_samples(|sample| kernel.note(&sample)).unwrap();
             kernel.all_reported(&what);
@@ -296,7 +296,7 @@ fn a_switch_that_fails_shows_no_thread_the_other_s_sample() {
                 kernel.of_tag(9).as_slice(),
                 &kernel.sampled()[kernel.sampled().len() - 1..]
             );
-            assert_eq!(session.stop(third, 0).reason(), Ok::<(), CounterError>(()), "{what}");
+            assert_eq!(session.disable(third, 0).reason(), Ok::<(), CounterError>(()), "{what}");
             if !failed {
                 assert_eq!(of_first, sampled[..1], "{what}");
                 break;
@@ -315,7 +315,7 @@ fn an_event_that_is_made_without_a_session_samples_in_its_thread() {
         kernel.period.set(WHOLE.into());
         let event = processor.event(kind).every(WHOLE.into());
         let saved = SavedEvent::new(&kernel.counters, &event).unwrap();
-        let mut thread = [ThreadEvent::SwitchedOut(saved.to_be_started(true))];
+        let mut thread = [ThreadEvent::SwitchedOut(saved.to_be_enabled(true))];
         for _ in 0..10 {
             slice((&kernel, &mock, &mut session), &mut thread, || {
                 kernel.pass(&mock, kind, WHOLE / 4 * 3);

@@ -134,11 +134,11 @@ fn run(case: Case<'_>) -> bool {
         foreign.set(foreign.get() + 1);
         mock.interrupt_from_elsewhere();
     }
-    well &= events.iter().fold(true, |all, event| all & session.stop(*event, 0).is_ok());
-    well &= events.iter().fold(true, |all, event| all & session.start(*event, 0).is_ok());
+    well &= events.iter().fold(true, |all, event| all & session.disable(*event, 0).is_ok());
+    well &= events.iter().fold(true, |all, event| all & session.enable(*event, 0).is_ok());
     well &= sample();
     // A shut-down drops what waits: the stop does not.
-    let stopped = |event: &EventId| session.stop(*event, 0).is_ok();
+    let stopped = |event: &EventId| session.disable(*event, 0).is_ok();
     well &= events.iter().map(stopped).fold(true, |all, stopped| all & stopped);
     mock.deliver_sample();
     let ended = session.shut_down().is_ok();
@@ -184,7 +184,7 @@ fn run(case: Case<'_>) -> bool {
         let (before, place) = (kernel.sampled[*kind as usize].borrow().len(), *kind as usize);
         let event = kernel.start(&mut session, &processor.event(*kind)).unwrap();
         assert!(kernel.run_of(&mock, *kind, PERIOD), "{what}: again");
-        session.stop(event, 0).unwrap();
+        session.disable(event, 0).unwrap();
         mock.deliver_sample();
         let (sampled, reported) = (kernel.sampled[place].borrow(), kernel.reported[place].borrow());
         assert_eq!(reported.last(), sampled.last(), "{what}: again");

@@ -115,7 +115,7 @@ fn what_a_borrower_leaves_is_ended() {
             sampler!(processor, kind => mock, kernel, session);
             let event = session.open(&kernel.counters, &[processor.event(kind)]).unwrap();
             if runs {
-                session.start(event, 0).unwrap();
+                session.enable(event, 0).unwrap();
             }
             let mut window = session.lend(0, |_| panic!("{what}: a sample")).unwrap();
             window.lent().set_programmed(true);
@@ -127,7 +127,7 @@ fn what_a_borrower_leaves_is_ended() {
             assert!(!is_valid(&mock, kind), "{what}");
             assert_eq!(kernel.run(&mock, PERIOD + 15), runs, "{what}");
             if !runs {
-                session.start(event, 0).unwrap();
+                session.enable(event, 0).unwrap();
                 assert!(kernel.run(&mock, PERIOD), "{what}");
             }
             kernel.all_reported(&what);
@@ -188,7 +188,7 @@ fn a_window_whose_accesses_fail_leaves_no_unit_in_the_guest_and_reports_no_sampl
                         kernel.sampled[kind as usize].borrow_mut().pop();
                     }
                     session.reprogram(|sample| kernel.note(&sample)).unwrap();
-                    session.start(event, 0).unwrap();
+                    session.enable(event, 0).unwrap();
                 }
                 mock.deliver_sample();
                 assert!(kernel.run(&mock, PERIOD + 15), "{what}");
@@ -234,7 +234,7 @@ fn the_next_borrower_finds_a_unit_stopped_that_could_not_be_resumed() {
         window.end(0).unwrap();
         session.reprogram(|sample| kernel.note(&sample)).unwrap();
         if !is_on(&session, event) {
-            session.start(event, 0).unwrap();
+            session.enable(event, 0).unwrap();
         }
         assert!(kernel.run(&mock, PERIOD + 15), "{what}");
         kernel.all_reported(&what);
@@ -284,7 +284,7 @@ fn a_samples_late_interrupt_within_a_window_is_claimed_once_and_touches_no_regis
                     mock.advance(&mut happened(3, EVENTS));
                 }
                 if stops {
-                    session.stop(event, 0).unwrap();
+                    session.disable(event, 0).unwrap();
                 }
                 let window = session.lend(0, |sample| kernel.note(&sample)).unwrap();
                 kernel.all_reported(&what);
@@ -346,7 +346,7 @@ fn the_interrupt_of_a_sample_without_a_trace_is_claimed_within_a_window() {
                 }
             };
             mock.on_access(&before);
-            session.stop(event, 0).unwrap();
+            session.disable(event, 0).unwrap();
             mock.on_access(&|_| ());
             if is_valid(&mock, kind) || kernel.sampled().is_empty() {
                 continue;
@@ -365,7 +365,7 @@ fn the_interrupt_of_a_sample_without_a_trace_is_claimed_within_a_window() {
             assert_eq!(mock.accesses().total(), before, "{what}");
             window.end(0).unwrap();
             // Its event's next occurrence is sampled in its place, after the rest of the period.
-            session.start(event, 0).unwrap();
+            session.enable(event, 0).unwrap();
             assert!(!kernel.run(&mock, PERIOD - 16), "{what}");
             assert!(kernel.run(&mock, 31), "{what}");
             assert_eq!(kernel.reported(), kernel.sampled()[1..], "{what}");

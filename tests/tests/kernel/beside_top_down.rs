@@ -23,7 +23,7 @@ fn start(pmu: &'static TestPmu, processor: usize) -> EventId {
         let counters = session.counters_mut();
         let events = pmu.top_down(processor)?.events(counters.counters().usable);
         let group = counters.open(unit, &events.each(Event::rotating))?;
-        counters.start(group, 0)?;
+        counters.enable(group, 0)?;
         Ok::<_, PmuError>(group)
     });
     group.unwrap().unwrap()
@@ -52,7 +52,7 @@ fn slots_of_a_processor_that_went_down_are_counted_anew() {
                     let counters = session.counters_mut();
                     let event = Event::generic(GenericEvent::Instructions);
                     let group = counters.open(unit, &[event; 2])?;
-                    counters.start(group, 0)?;
+                    counters.enable(group, 0)?;
                     Ok::<_, PmuError>(group)
                 });
                 let group = group.unwrap().unwrap();

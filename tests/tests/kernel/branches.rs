@@ -51,7 +51,7 @@ fn samples_of_a_profile_and_of_an_event_have_the_branches_before_them() {
                     .with(|session, unit| {
                         let counters = session.counters_mut();
                         let id = counters.open(unit, &[own])?;
-                        counters.start(id, 0).map(|()| id)
+                        counters.enable(id, 0).map(|()| id)
                     })
                     .unwrap()
                     .unwrap();
@@ -136,7 +136,7 @@ fn a_processor_without_branch_records_says_so_and_is_sampled_all_the_same() {
     let refused = open(event.with_branches(BranchFilter::ALL));
     assert_eq!(refused.reason(), Err(CounterError::BranchesUnsupported));
     let id = open(event).unwrap();
-    pmu.with(|session, _| session.counters_mut().start(id, 0)).unwrap().unwrap();
+    pmu.with(|session, _| session.counters_mut().enable(id, 0)).unwrap().unwrap();
     machine.happen(0, Happens::Cycles, 5_000);
     assert_eq!(machine.overflows.borrow().len(), 1);
     machine.down();
@@ -153,7 +153,7 @@ fn an_idle_processor_that_freezes_its_records_goes_on_recording() {
         let started = pmu.with(|session, unit| {
             let counters = session.counters_mut();
             let id = counters.open(unit, &[event])?;
-            counters.start(id, 0)
+            counters.enable(id, 0)
         });
         started.unwrap().unwrap();
         let before = machine.mocks[0].accesses();

@@ -251,12 +251,12 @@ fn an_event_joins_the_group_of_a_threads_event() {
         thread[2] = pmu.thread_event(&CYCLES).unwrap();
         pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
         happen(0, 100, 10);
-        assert!(matches!(join(&mut thread, 1, &CYCLES), Err(CounterError::AlreadyStarted(_))));
+        assert!(matches!(join(&mut thread, 1, &CYCLES), Err(CounterError::IsEnabled(_))));
         pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
         assert_eq!(join(&mut thread, 0, &CYCLES), Err(CounterError::NoEvents));
         assert_eq!(join(&mut thread, 1, &CYCLES), Ok(3), "behind the first, in the unused place");
         let ThreadEvent::SwitchedOut(first) = thread[1] else { panic!() };
-        assert_eq!(first.disabled().to_be_started(true), first, "not disabled alone");
+        assert_eq!(first.disabled().to_be_enabled(true), first, "not disabled alone");
         let full = CounterError::InsufficientMemory { needed: 5, lent: 4 };
         assert_eq!(join(&mut thread, 3, &CYCLES), Err(full), "place 0 is before the group");
         machine.on(2, || pmu.switch(&mut [], &mut thread, |_| ())).unwrap();
@@ -282,7 +282,7 @@ fn an_event_joins_the_group_of_a_threads_event() {
         thread.swap(2, 3);
         assert_eq!(join(&mut thread, 2, &CYCLES), Ok(3));
         let ThreadEvent::SwitchedOut(third) = &mut thread[3] else { panic!() };
-        assert!(third.is_started());
+        assert!(third.is_enabled());
         *third = third.disabled();
         pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
         happen(0, 5, 7);
@@ -306,7 +306,8 @@ fn an_event_that_cannot_be_started_is_not_opened() {
         };
         assert!(matches!(refused, PmuError::Counters(CounterError::NoFreeCounter)), "{refused:?}");
         let group = pmu.start_group(&[INSTRUCTIONS; 2]).unwrap_err();
-        assert!(matches!(group, PmuError::Counters(_)), "{group:?}");
+        // By the index of the first one for which there is no room.
+        assert_eq!(group, EventsError { events: 1, reason: CounterError::NoFreeCounter }.into());
         let open = pmu.with(|session, _| session.counters_mut().events().count());
         assert_eq!(open, Ok(started.len()));
         machine.happen(0, Happens::Instructions, 10);

@@ -258,7 +258,7 @@ fn the_kernel_s_events_are_not_those_of_the_watchdog_and_of_profiles() {
         let opened = pmu.with(|session, unit| {
             let counters = session.counters_mut();
             let id = counters.open(unit, &[sampled])?;
-            counters.start(id, 0).map(|()| id)
+            counters.enable(id, 0).map(|()| id)
         });
         opened.unwrap().unwrap()
     };

@@ -188,7 +188,7 @@ fn the_glue_of_a_kernel_counts_profiles_and_follows_its_tasks() {
     let event = PMU.with(|session, unit| {
         let counters = session.counters_mut();
         let id = counters.open(unit, &[Event::generic(GenericEvent::Instructions)])?;
-        counters.start(id, 0).map(|()| id)
+        counters.enable(id, 0).map(|()| id)
     });
     task[0] = ThreadEvent::Opened(event.unwrap().unwrap());
     kernel.happen(0, INSTRUCTIONS, 1_000);

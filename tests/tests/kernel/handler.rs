@@ -32,7 +32,7 @@ fn a_handler_reads_a_group_publishes_its_page_and_ends_its_reports() {
         pmu.with(|session, unit| {
             let counters = session.counters_mut();
             let group = counters.open(unit, &[leader, member]).unwrap();
-            counters.start(group, 0).unwrap();
+            counters.enable(group, 0).unwrap();
             counters.group_events(group).next().unwrap()
         })
     });
@@ -76,7 +76,7 @@ fn a_handler_reads_a_group_publishes_its_page_and_ends_its_reports() {
     let stopped = machine.on(1, || {
         pmu.with(|session, _| {
             let counters = session.counters_mut();
-            counters.stop(id, 0).map_err(|error| error.reason)
+            counters.disable(id, 0).map_err(|error| error.reason)
         })
     });
     assert_eq!(stopped, Ok(Ok::<(), CounterError>(())));

@@ -231,11 +231,11 @@ fn an_event_that_is_out_or_stopped_during_a_suspend_keeps_its_count() {
         let (mut thread, stopped) = pmu
             .with(|session, unit| {
                 let counters = session.counters_mut();
-                let event = SavedEvent::new(unit, &instructions)?.to_be_started(true);
+                let event = SavedEvent::new(unit, &instructions)?.to_be_enabled(true);
                 let mut thread = [ThreadEvent::SwitchedOut(event)];
                 counters.switch_in(unit, &mut thread, 0)?;
                 let stopped = counters.open(unit, &[instructions])?;
-                counters.start(stopped, 0)?;
+                counters.enable(stopped, 0)?;
                 Ok::<_, PmuError>((thread, stopped))
             })
             .unwrap()
@@ -244,7 +244,7 @@ fn an_event_that_is_out_or_stopped_during_a_suspend_keeps_its_count() {
         pmu.with(|session, _| {
             let counters = session.counters_mut();
             counters.switch_out(&mut thread, 0, |_| ())?;
-            counters.stop(stopped, 0).map(drop).map_err(PmuError::from)
+            counters.disable(stopped, 0).map(drop).map_err(PmuError::from)
         })
         .unwrap()
         .unwrap();
@@ -253,7 +253,7 @@ fn an_event_that_is_out_or_stopped_during_a_suspend_keeps_its_count() {
         happen(70);
         pmu.with(|session, unit| {
             let counters = session.counters_mut();
-            counters.start(stopped, 0)?;
+            counters.enable(stopped, 0)?;
             counters.switch_in(unit, &mut thread, 0).map_err(PmuError::from)
         })
         .unwrap()
@@ -290,7 +290,7 @@ fn a_processor_without_a_tick_is_stuck_and_only_the_watchdog_s_event_says_so() {
             pmu.with(|session, unit| {
                 let counters = session.counters_mut();
                 let id = counters.open(unit, &[own])?;
-                counters.start(id, 0).map(|()| id)
+                counters.enable(id, 0).map(|()| id)
             })
         });
         let opened = opened.unwrap().unwrap();
@@ -314,7 +314,7 @@ fn memory_events_of_a_shared_core_are_scheduled_exclusively() {
         let started = pmu.with(|session, unit| {
             let counters = session.counters_mut();
             let id = counters.open(unit, &[event])?;
-            let started = counters.start(id, 0).map(|()| counters.counter_of(id));
+            let started = counters.enable(id, 0).map(|()| counters.counter_of(id));
             if started.is_err() {
                 counters.close(id, 0)?;
             }

@@ -132,7 +132,7 @@ fn event(kind: usize) -> Event {
 fn start(pmu: &'static Pmu<Recording, 1>, event: &Event) -> Result<EventId, CounterError> {
     let started = pmu.with(|session, unit| {
         let id = session.counters_mut().open(unit, &[*event])?;
-        session.counters_mut().start(id, 0).map(|()| id).reason()
+        session.counters_mut().enable(id, 0).map(|()| id).reason()
     });
     started.unwrap()
 }

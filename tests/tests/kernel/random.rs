@@ -73,7 +73,7 @@ impl Attack {
                 let opened = pmu.with(|session, unit| {
                     let counters = session.counters_mut();
                     let id = counters.open(unit, &[event])?;
-                    counters.start(id, 0)
+                    counters.enable(id, 0)
                 });
                 opened.and_then(|opened| Ok(opened?))
             }

@@ -94,7 +94,7 @@ fn a_pmu_whose_kernel_chose_counter_reload_samples_where_the_event_is_frequent()
     let opened = pmu.with(|session, unit| {
         let counters = session.counters_mut();
         let group = counters.open(unit, &group())?;
-        counters.start(group, 0).map(|()| group)
+        counters.enable(group, 0).map(|()| group)
     });
     let group = opened.unwrap().unwrap();
     let steps = [(0, 6_000, 1), (1, 100_000, 1), (0, 4_999, 1), (0, 1, 2), (1, 99_999, 2)];
@@ -138,7 +138,7 @@ fn counter_reload_that_the_processor_lacks_is_refused_as_the_group_is_opened() {
     let [first, _] = group();
     let event = pmu.with(|session, unit| {
         let event = session.counters_mut().open(unit, &[first.reloaded_by(0)])?;
-        session.counters_mut().start(event, 0).map(|()| event)
+        session.counters_mut().enable(event, 0).map(|()| event)
     });
     event.unwrap().unwrap();
     happen(0, 5_000);

@@ -335,7 +335,7 @@ fn a_software_event_needs_no_free_counter() {
     let (_, pmu) = up();
     pmu.start(&INSTRUCTIONS.exclusive()).unwrap();
     let event = pmu.open(&FAULTS).unwrap();
-    let started = pmu.with(|session, _| session.counters_mut().start_if_free(event.id(), 0));
+    let started = pmu.with(|session, _| session.counters_mut().enable_if_free(event.id(), 0));
     assert_eq!(started, Ok(Ok(())));
 }
 

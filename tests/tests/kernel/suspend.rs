@@ -55,12 +55,12 @@ fn a_suspended_processor_continues_every_event_where_it_was() {
         pmu.profile(cycles(), 0..64, &buffer, || {
             let opened = pmu.with(|session, unit| {
                 let counters = session.counters_mut();
-                let event = SavedEvent::new(unit, &instructions)?.to_be_started(true);
+                let event = SavedEvent::new(unit, &instructions)?.to_be_enabled(true);
                 let mut thread = [ThreadEvent::SwitchedOut(event)];
                 counters.switch_in(unit, &mut thread, 0)?;
                 let sampled = instructions.every(PERIOD).with_total().tagged(7);
                 let sampled = counters.open(unit, &[sampled])?;
-                counters.start(sampled, 0)?;
+                counters.enable(sampled, 0)?;
                 Ok::<_, PmuError>((thread, sampled))
             });
             let (mut thread, sampled) = opened.unwrap().unwrap();
@@ -121,7 +121,7 @@ fn an_overflow_that_is_pending_at_a_suspend_is_reported_once() {
         let id = pmu.with(|session, unit| {
             let counters = session.counters_mut();
             let id = counters.open(unit, &[sampled])?;
-            counters.start(id, 0).map(|()| id)
+            counters.enable(id, 0).map(|()| id)
         });
         let id = id.unwrap().unwrap();
         machine.pass(0, Happens::Instructions, PERIOD + 3);
@@ -190,7 +190,7 @@ fn a_resume_that_failed_is_repaired_by_the_next_one() {
                 let counters = session.counters_mut();
                 let event = Event::generic(GenericEvent::Instructions);
                 let id = counters.open(unit, &[event])?;
-                counters.start(id, 0).map(|()| id)
+                counters.enable(id, 0).map(|()| id)
             });
             let own = own.unwrap().unwrap();
             let buffer: [AtomicU32; 16] = Default::default();

@@ -275,7 +275,7 @@ impl Thread {
     ) -> Self {
         let instructions = Event::generic(GenericEvent::Instructions);
         let event = pmu.with(|_, unit| SavedEvent::new(unit, &instructions)).unwrap().unwrap();
-        let mut events = vec![ThreadEvent::SwitchedOut(event.to_be_started(true))];
+        let mut events = vec![ThreadEvent::SwitchedOut(event.to_be_enabled(true))];
         let mut groups: Vec<(&'static TopDownUnit, _)> = vec![];
         for processor in 0..PROCESSORS {
             let unit = pmu.top_down(processor).unwrap();
@@ -287,7 +287,7 @@ impl Thread {
             });
             let saved: Vec<_> = unit.events(usable).each(&change).to_vec();
             let saved = saved.iter().map(|event| SavedEvent::new(unit.counters(), event).unwrap());
-            let mut saved: Vec<_> = saved.map(|event| event.to_be_started(true)).collect();
+            let mut saved: Vec<_> = saved.map(|event| event.to_be_enabled(true)).collect();
             SavedEvent::make_group(&mut saved).unwrap();
             groups.push((unit, events.len()..events.len() + saved.len()));
             events.extend(saved.into_iter().map(ThreadEvent::SwitchedOut));

@@ -111,7 +111,7 @@ fn started(
     assert_eq!(counters.counters().usable, unit.counters(), "every counter answers");
     let opened = counters.open(unit, &[*event]);
     msr.take_writes();
-    let outcome = opened.and_then(|id| counters.start(id, 0));
+    let outcome = opened.and_then(|id| counters.enable(id, 0));
     let writes = msr.take_writes();
     counters.shut_down().unwrap();
     outcome.map(|()| writes).reason()
@@ -223,7 +223,7 @@ fn an_overflow_on_zx_c_is_acknowledged_while_its_counters_are_enabled() {
             .unwrap();
     let cycles = Event::raw(EventSelect::from_bits(0x0082)).every(0x1_0000);
     let id = counters.open(machine.unit(), &[cycles]).unwrap();
-    counters.start(id, 0).unwrap();
+    counters.enable(id, 0).unwrap();
     for _ in 0..3 {
         msr.registers.set(0xC1, 5);
         msr.registers.set(GLOBAL_STATUS, 1);

@@ -187,7 +187,7 @@ fn interrupt<I: EventSource<Processor = Snapshot>>(
     let group = operation.is_of_a_group().then(|| counters.open(&unit, &pair).unwrap());
     let [sampled, counted] = match group {
         Some(group) => {
-            counters.start(group, 0).unwrap();
+            counters.enable(group, 0).unwrap();
             let mut events: Vec<_> = counters.group_events(group).collect();
             if operation.is_of_a_member() {
                 events.reverse();
@@ -196,7 +196,7 @@ fn interrupt<I: EventSource<Processor = Snapshot>>(
         }
         None => pair.map(|event| {
             let id = counters.open(&unit, &[event]).unwrap();
-            counters.start(id, 0).unwrap();
+            counters.enable(id, 0).unwrap();
             id
         }),
     };
@@ -222,7 +222,7 @@ fn interrupt<I: EventSource<Processor = Snapshot>>(
     };
     world.ids.set([None, Some(sampled), Some(counted), Some(own)]);
     if operation.rotates() {
-        counters.start(own, 0).unwrap();
+        counters.enable(own, 0).unwrap();
     }
     // Each is an event short of its overflow.
     world.happen(&mock, SOURCE, PERIOD - 1);
@@ -248,10 +248,10 @@ fn interrupt<I: EventSource<Processor = Snapshot>>(
     }
     world.plan.set(Some(plan));
     match operation {
-        Operation::Start | Operation::StartWithMove => counters.start(own, 1).unwrap(),
-        Operation::StartGroup => counters.start(own_group.unwrap(), 1).unwrap(),
-        Operation::Stop => counters.stop(sampled, 1).unwrap(),
-        Operation::StopGroup => counters.stop(group.unwrap(), 1).unwrap(),
+        Operation::Start | Operation::StartWithMove => counters.enable(own, 1).unwrap(),
+        Operation::StartGroup => counters.enable(own_group.unwrap(), 1).unwrap(),
+        Operation::Stop => counters.disable(sampled, 1).unwrap(),
+        Operation::StopGroup => counters.disable(group.unwrap(), 1).unwrap(),
         Operation::DisableMember => counters.disable(sampled, 1).unwrap(),
         Operation::EnableMember => counters.enable(sampled, 1).unwrap(),
         Operation::Close => {
@@ -387,10 +387,10 @@ fn interrupt<I: EventSource<Processor = Snapshot>>(
         assert_eq!(world.told[stopped].get(), told, "{context}");
         dropped[stopped] = 1;
         match operation {
-            Operation::Stop => session.counters_mut().start(sampled, 2).unwrap(),
+            Operation::Stop => session.counters_mut().enable(sampled, 2).unwrap(),
             Operation::StopGroup => {
                 assert!(!world.runs(&mock, COUNTED), "{context}");
-                session.counters_mut().start(group.unwrap(), 2).unwrap();
+                session.counters_mut().enable(group.unwrap(), 2).unwrap();
             }
             Operation::DisableMember => {
                 assert!(world.runs(&mock, COUNTED), "{context}");
@@ -405,7 +405,7 @@ fn interrupt<I: EventSource<Processor = Snapshot>>(
             }
             _ => {
                 let again = session.counters_mut().open(&unit, &[sampling(kinds[0])]).unwrap();
-                session.counters_mut().start(again, 2).unwrap();
+                session.counters_mut().enable(again, 2).unwrap();
                 let [_, _, counted, own] = world.ids.get();
                 world.ids.set([None, Some(again), counted, own]);
                 world.counted[SAMPLED].set(0);

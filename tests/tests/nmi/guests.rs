@@ -249,7 +249,7 @@ fn switch(processor: &Processor, operation: Operation, plan: (u32, u32), fault: 
         let event = events[event].tagged(event as u64);
         counters.open(&processor.unit, &[event]).unwrap()
     });
-    ids.into_iter().for_each(|id| counters.start(id, 0).unwrap());
+    ids.into_iter().for_each(|id| counters.enable(id, 0).unwrap());
     // Every event is one short of its overflow; that of guests, where there were guests.
     svm.enabled.set(true);
     counters.set_virtualization(true).unwrap();
@@ -272,8 +272,8 @@ fn switch(processor: &Processor, operation: Operation, plan: (u32, u32), fault: 
     mock.inject(fault);
     let outcome = match operation {
         Operation::Restart => {
-            let stopped = counters.stop(ids[IN_GUESTS], 0);
-            stopped.and_then(|()| counters.start(ids[IN_GUESTS], 0)).reason()
+            let stopped = counters.disable(ids[IN_GUESTS], 0);
+            stopped.and_then(|()| counters.enable(ids[IN_GUESTS], 0)).reason()
         }
         _ => counters.set_virtualization(on),
     };
@@ -292,7 +292,7 @@ fn switch(processor: &Processor, operation: Operation, plan: (u32, u32), fault: 
         assert!(stays && faulted, "{context}: {error:?}");
         // An event whose register does not answer does not run; its counter is given back all the same.
         for event in EVENTS {
-            let runs = counters.is_started(ids[event]);
+            let runs = counters.is_enabled(ids[event]);
             let told = world.told[event].get();
             world.happen(&mock, event, 2 * PERIOD);
             assert!(runs || world.told[event].get() == told, "{context}: {event}");

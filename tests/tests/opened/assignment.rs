@@ -58,7 +58,7 @@ fn an_assignment_is_found_whenever_there_is_one() {
                 let mut sets: Vec<CounterSet> = on.iter().map(|(_, set, ..)| *set).collect();
                 sets.push(allowed);
                 let context = format!("{processor:?}: {sets:?}");
-                match counters.start(id, step) {
+                match counters.enable(id, step) {
                     Ok(()) => {
                         found += 1;
                         on.push((id, allowed, 0, kind));
@@ -103,7 +103,7 @@ fn no_more_events_move_than_must() {
     let mut counters = processor.take(&mock, &memory, &table);
     let mut start = |set: CounterSet| {
         let id = counters.open(&processor.unit, &[raw(2).on(set)]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         (id, counters.counter_of(id).unwrap().only())
     };
     // 0 → 1 → 2 → 6 and 5 → 6; 3, 4 and 7 are others'.
@@ -131,18 +131,14 @@ fn an_event_that_starts_if_a_counter_is_free_disturbs_no_other() {
         let refused =
             [raw(4).on(general(0)), raw(5).on(general(1)), raw(6).on(general(1)).rotating()];
         let refused = refused.map(open);
-        counters.start_if_free(moves, 0).unwrap();
-        assert_eq!(
-            counters.start_if_free(moves, 0),
-            Err(CounterError::AlreadyStarted(moves)),
-            "{processor:?}"
-        );
-        counters.start_if_free(gives_way, 0).unwrap();
+        counters.enable_if_free(moves, 0).unwrap();
+        assert_eq!(counters.enable_if_free(moves, 0), Ok(()), "{processor:?}");
+        counters.enable_if_free(gives_way, 0).unwrap();
         mock.clear();
         for event in refused {
-            let outcome = counters.start_if_free(event, 10);
+            let outcome = counters.enable_if_free(event, 10);
             assert_eq!(outcome, Err(CounterError::NoFreeCounter), "{processor:?}");
-            assert!(!counters.is_started(event));
+            assert!(!counters.is_enabled(event));
             let count = counters.read(event, 20).unwrap();
             assert_eq!((count.enabled, count.running), (0, 0));
         }
@@ -151,8 +147,8 @@ fn an_event_that_starts_if_a_counter_is_free_disturbs_no_other() {
         assert_eq!(counters.counter_of(gives_way), CounterId::general(1));
         happen(&mock, 2, 7);
         assert_eq!(counters.read(moves, 100).unwrap().value, 7);
-        counters.stop(moves, 100).unwrap();
-        counters.start_if_free(refused[0], 100).unwrap();
+        counters.disable(moves, 100).unwrap();
+        counters.enable_if_free(refused[0], 100).unwrap();
         assert_eq!(counters.counter_of(refused[0]), CounterId::general(0));
         counters.shut_down().unwrap();
     }
@@ -171,7 +167,7 @@ fn events_that_are_more_than_the_counters_take_turns() {
             .map(|n| counters.open(&processor.unit, &[raw(2 + n).rotating()]).unwrap())
             .collect();
         for event in &events {
-            counters.start(*event, 0).unwrap();
+            counters.enable(*event, 0).unwrap();
         }
         let mut turns = [0; 5];
         for tick in 0..10 {
@@ -186,7 +182,7 @@ fn events_that_are_more_than_the_counters_take_turns() {
             let count = counters.read(*event, 1000).unwrap();
             assert_eq!((count.value, count.enabled, count.running), (2400, 1000, 400));
             assert_eq!(count.scaled(), Some(6000));
-            assert!(counters.is_started(*event));
+            assert!(counters.is_enabled(*event));
         }
         counters.shut_down().unwrap();
         assert_eq!(running(&mock), CounterSet::NONE);
@@ -199,7 +195,7 @@ fn rotation_touches_nothing_where_none_waits() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
         let id = counters.open(&processor.unit, &[raw(2).rotating()]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         mock.clear();
         counters.rotate(1).unwrap();
         assert_eq!(mock.accesses().total(), 0);
@@ -218,7 +214,7 @@ fn a_turn_comes_also_where_another_event_must_move_for_it() {
     let rotates = counters.open(unit, &[raw(3).rotating()]).unwrap();
     let narrow = counters.open(unit, &[raw(4).on(general(0)).rotating()]).unwrap();
     for event in [stays, rotates, narrow] {
-        counters.start(event, 0).unwrap();
+        counters.enable(event, 0).unwrap();
     }
     assert_eq!(counters.counter_of(stays), CounterId::general(0));
     counters.rotate(1).unwrap();
@@ -246,7 +242,7 @@ fn each_event_has_its_turn_whatever_its_counters() {
             let event = raw(2 + n % 6).on(set);
             let event = if rotates { event.rotating() } else { event };
             let id = counters.open(&processor.unit, &[event]).unwrap();
-            match counters.start(id, 0) {
+            match counters.enable(id, 0) {
                 Ok(()) if rotates => events.push((id, set)),
                 Ok(()) => staying.push(set),
                 Err(error) => assert_eq!(error.reason, CounterError::NoFreeCounter),
@@ -291,7 +287,7 @@ fn a_source_gives_way_to_an_event_and_goes_on() {
         let counters = session.counters_mut();
         let event = raw(2).on(general(0)).every(0x1000);
         let id = counters.open(&processor.unit, &[event]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         assert_eq!(counters.counter_of(id), CounterId::general(0));
         assert_eq!(session.read(source), Ok(0x800));
         happen(&mock, 1, 0x7FF);
@@ -330,7 +326,7 @@ fn a_period_goes_on_over_turns() {
         let events = [2, 3].map(|kind| {
             let event = raw(kind).every(0x1000).rotating();
             let id = counters.open(&processor.unit, &[event]).unwrap();
-            counters.start(id, 0).unwrap();
+            counters.enable(id, 0).unwrap();
             id
         });
         let mut expected = vec![];
@@ -364,7 +360,7 @@ fn rotating_events_give_way() {
         let mut rotating = vec![];
         while rotating.last().is_none_or(|id| counters.counter_of(*id).is_some()) {
             let id = counters.open(unit, &[raw(2).rotating()]).unwrap();
-            counters.start(id, 5).unwrap();
+            counters.enable(id, 5).unwrap();
             rotating.push(id);
         }
         let on_counters = |counters: &Opened<'_, '_>| {
@@ -372,7 +368,7 @@ fn rotating_events_give_way() {
         };
         let before = on_counters(&counters);
         let pinned = counters.open(unit, &[raw(2)]).unwrap();
-        counters.start(pinned, 15).unwrap();
+        counters.enable(pinned, 15).unwrap();
         assert!(counters.counter_of(pinned).is_some());
         assert_eq!(on_counters(&counters), before - 1, "{processor:?}");
         // The one that gave way waits from then on; the last one waited from the beginning.

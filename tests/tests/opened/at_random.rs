@@ -97,11 +97,11 @@ fn program(seed: u64) -> Result<(), String> {
             mock.inject(fault);
         }
         let done = match op {
-            0 | 1 => format!("start {:?}", session.start(id, now)),
-            2 => format!("iffree {:?}", session.start_if_free(id, now)),
-            3 => format!("stop {:?}", session.stop(id, now)),
-            4 => format!("sgroup {:?}", session.start(group, now)),
-            5 => format!("xgroup {:?}", session.stop(group, now)),
+            0 | 1 => format!("start {:?}", session.enable(id, now)),
+            2 => format!("iffree {:?}", session.enable_if_free(id, now)),
+            3 => format!("stop {:?}", session.disable(id, now)),
+            4 => format!("sgroup {:?}", session.enable(group, now)),
+            5 => format!("xgroup {:?}", session.disable(group, now)),
             6 => format!("rotate {:?}", session.rotate(now)),
             7 => format!("reprogram {:?}", session.reprogram(|_| ())),
             8 => format!("apply {:?}", session.apply_period(id, 0x1000, now, |_| ())),

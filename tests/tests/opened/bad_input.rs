@@ -84,17 +84,19 @@ fn named_events_that_cpuid_denies_are_unsupported() {
 }
 
 #[test]
-fn operations_on_events_in_another_state_are_refused() {
+fn operations_on_events_in_another_state_are_refused_or_change_nothing() {
     for processor in processors(Deviations::NONE) {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
         let (unit, table) = (&processor.unit, &table as &EventTable);
         let id = counters.open(unit, &[raw(2).every(0x1000)]).unwrap();
         let counted = counters.open(unit, &[raw(3)]).unwrap();
-        assert_eq!(counters.stop(id, 0).reason(), Err(CounterError::NotStarted(id)));
-        counters.start(id, 0).unwrap();
         mock.clear();
-        assert_eq!(counters.start(id, 0).reason(), Err(CounterError::AlreadyStarted(id)));
+        assert_eq!(counters.disable(id, 0), Ok(()));
+        assert_eq!(mock.accesses().total(), 0);
+        counters.enable(id, 0).unwrap();
+        mock.clear();
+        assert_eq!(counters.enable(id, 0), Ok(()));
         let none = CounterError::NoSuchEvent;
         assert_eq!(counters.read(id, 0), Err(CounterError::NoTotal(id)));
         assert_eq!(table.set_period(counted, 0x1000), Err(CounterError::NoPeriod(counted)));
@@ -103,11 +105,11 @@ fn operations_on_events_in_another_state_are_refused() {
         table.set_period(id, 1).unwrap();
         assert_eq!(table.set_period(id, 0), Err(CounterError::Period(0)));
         assert_eq!(mock.accesses().total(), 0);
-        counters.stop(id, 0).unwrap();
+        counters.disable(id, 0).unwrap();
         counters.close(id, 0).unwrap();
         for event in [id, EventId::clone(&id)] {
-            assert_eq!(counters.start(event, 0).reason(), Err(none(event)));
-            assert_eq!(counters.stop(event, 0).reason(), Err(none(event)));
+            assert_eq!(counters.enable(event, 0).reason(), Err(none(event)));
+            assert_eq!(counters.disable(event, 0).reason(), Err(none(event)));
             assert_eq!(counters.read(event, 0), Err(none(event)));
             assert_eq!(counters.close(event, 0).reason(), Err(none(event)));
             assert_eq!(table.set_period(event, 0x1000), Err(none(event)));
@@ -129,7 +131,7 @@ fn more_events_than_counters_find_no_free_one_and_more_than_places_no_place() {
         let last = loop {
             let id = counters.open(&processor.unit, &[raw(2)]).unwrap();
             mock.clear();
-            match counters.start(id, 0) {
+            match counters.enable(id, 0) {
                 Ok(()) => started += 1,
                 Err(error) => {
                     assert_eq!(error.reason, CounterError::NoFreeCounter);
@@ -138,7 +140,7 @@ fn more_events_than_counters_find_no_free_one_and_more_than_places_no_place() {
             }
         };
         assert_eq!((started, mock.accesses().total()), (own.len(), 0));
-        assert!(!counters.is_started(last));
+        assert!(!counters.is_enabled(last));
         for _ in started + 1..12 {
             counters.open(&processor.unit, &[raw(2)]).unwrap();
         }
@@ -178,7 +180,7 @@ fn a_lost_session_is_reclaimed_with_its_events() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut lost = processor.take(&mock, &memory, &table);
         let id = lost.open(&processor.unit, &[raw(0).every(0x1000)]).unwrap();
-        lost.start(id, 0).unwrap();
+        lost.enable(id, 0).unwrap();
         assert_eq!(running(&mock).len(), 1);
         // SAFETY: the session is not used any more.
         unsafe {
@@ -187,9 +189,9 @@ fn a_lost_session_is_reclaimed_with_its_events() {
         }
         let mut next = processor.take(&mock, &memory, &table);
         assert_eq!(running(&mock), CounterSet::NONE);
-        assert_eq!(next.start(id, 0).reason(), Err(CounterError::NoSuchEvent(id)));
+        assert_eq!(next.enable(id, 0).reason(), Err(CounterError::NoSuchEvent(id)));
         let again = next.open(&processor.unit, &[raw(0)]).unwrap();
-        next.start(again, 0).unwrap();
+        next.enable(again, 0).unwrap();
         happen(&mock, 0, 77);
         assert_eq!(total(&next, again), 77);
         next.shut_down().unwrap();
@@ -207,13 +209,13 @@ fn a_session_that_was_shut_down_does_not_reach_its_successors_events() {
         let mut next = processor.take(&mock, &memory, &table);
         let running_id = next.open(&processor.unit, &[raw(0)]).unwrap();
         let waiting = next.open(&processor.unit, &[raw(0).rotating()]).unwrap();
-        next.start(running_id, 10).unwrap();
+        next.enable(running_id, 10).unwrap();
         mock.clear();
         let none = |event| CounterError::NoSuchEvent(event);
         for event in [running_id, waiting] {
-            assert!(!former.is_started(event));
-            assert_eq!(former.start(event, 0).reason(), Err(none(event)));
-            assert_eq!(former.stop(event, 0).reason(), Err(none(event)));
+            assert!(!former.is_enabled(event));
+            assert_eq!(former.enable(event, 0).reason(), Err(none(event)));
+            assert_eq!(former.disable(event, 0).reason(), Err(none(event)));
             assert_eq!(former.close(event, 0).reason(), Err(none(event)));
             assert_eq!(former.read(event, 9999), Err(none(event)));
             let mut events = [ThreadEvent::Opened(event)];
@@ -263,17 +265,17 @@ fn counters_that_are_not_there_or_in_use_are_neither_taken_nor_given() {
         assert_eq!(counters.take_more(unit, beyond), Err(not(beyond)));
         assert_eq!(counters.take_more(unit, general(0)), Ok(CounterSet::NONE), "its own");
         let id = counters.open(unit, &[raw(2).on(general(1))]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         mock.clear();
         assert_eq!(counters.give_back(general(1)), Err(not(general(1))), "in use");
         assert_eq!(counters.give_back(general(3)), Err(not(general(3))), "not its own");
         let both = general(0) | general(1);
         assert_eq!(counters.give_back(both), Err(not(both)), "all");
         assert_eq!(mock.accesses().total(), 0);
-        counters.stop(id, 0).unwrap();
+        counters.disable(id, 0).unwrap();
         counters.give_back(general(1)).unwrap();
         assert_eq!(counters.give_back(general(0)), Err(not(general(0))), "the last");
-        assert_eq!(counters.start(id, 0).reason(), Err(CounterError::NoFreeCounter));
+        assert_eq!(counters.enable(id, 0).reason(), Err(CounterError::NoFreeCounter));
         counters.shut_down().unwrap();
     }
 }
@@ -301,8 +303,8 @@ fn an_event_that_a_core_lacks_is_an_error_or_stands_still_before_anything_is_wri
     let id = on_big.open(&big.unit, &[Event::raw(select)]).unwrap();
     let on_7 = on_big.open(&big.unit, &[raw(2).on(general(7))]).unwrap();
     let mut events = [ThreadEvent::Opened(id), ThreadEvent::Opened(on_7), ThreadEvent::Unused];
-    on_big.start(id, 0).unwrap();
-    on_big.start(on_7, 0).unwrap();
+    on_big.enable(id, 0).unwrap();
+    on_big.enable(on_7, 0).unwrap();
     on_big.switch_out(&mut events, 0, |o| panic!("{o:?}")).unwrap();
     // A thread brings them along: they stand still there.
     assert_eq!(on_small.switch_in(&small.unit, &mut events, 0), Ok(()));
@@ -321,10 +323,10 @@ fn an_event_is_not_put_on_a_fixed_counter_that_counts_another() {
     let mut counters = processor.take(&mock, &memory, &table);
     let instructions = Event::generic(GenericEvent::Instructions).on(CounterSet::FIXED);
     let first = counters.open(&processor.unit, &[instructions]).unwrap();
-    counters.start(first, 0).unwrap();
+    counters.enable(first, 0).unwrap();
     assert_eq!(counters.counter_of(first), CounterId::fixed(0));
     let second = counters.open(&processor.unit, &[instructions]).unwrap();
-    assert_eq!(counters.start(second, 0).reason(), Err(CounterError::NoFreeCounter));
+    assert_eq!(counters.enable(second, 0).reason(), Err(CounterError::NoFreeCounter));
     let other = Event::raw(EventSelect::from_bits(0x412E)).on(CounterSet::FIXED);
     let refused = counters.open(&processor.unit, &[other]);
     assert_eq!(refused.reason(), Err(CounterError::NoCounterForEvent));
@@ -353,7 +355,7 @@ fn in_txcp_is_counter_2s() {
     let sampled = counters.open(&unit, &[Event::raw(select).every(0x1000)]);
     assert_eq!(sampled.reason(), Err(CounterError::IllegalBits(1 << 33)));
     let id = counters.open(&unit, &[Event::raw(select)]).unwrap();
-    counters.start(id, 0).unwrap();
+    counters.enable(id, 0).unwrap();
     assert_eq!(counters.counter_of(id), CounterId::general(2));
     assert_eq!(registers.get(0x188), 1 << 33 | 0x0053_00C0);
 }
@@ -387,13 +389,13 @@ fn an_identity_of_a_closed_event_names_no_later_one() {
         counters.close(first, 0).unwrap();
         let second = counters.open(unit, &[raw(3)]).unwrap();
         assert_eq!(second, first, "its place");
-        counters.start(second, 0).unwrap();
+        counters.enable(second, 0).unwrap();
         let gone = CounterError::NoSuchEvent(first);
         assert_eq!(counters.counter_of(first), None);
-        assert!(!counters.is_started(first));
+        assert!(!counters.is_enabled(first));
         assert_eq!(counters.read(first, 0), Err(gone));
-        assert_eq!(counters.stop(first, 0).reason(), Err(gone));
-        assert_eq!(counters.enable(first, 0), Err(gone));
+        assert_eq!(counters.disable(first, 0).reason(), Err(gone));
+        assert_eq!(counters.enable(first, 0).reason(), Err(gone));
         assert_eq!(counters.event_status(first), Err(gone));
         assert_eq!(counters.open_member(unit, first, &raw(4)).reason(), Err(gone));
         assert_eq!(table.opening(first), None);

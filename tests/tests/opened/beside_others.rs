@@ -72,7 +72,7 @@ fn counters_of_others_are_not_touched() {
             })
             .collect();
         for id in &ids {
-            counters.start(*id, 0).unwrap();
+            counters.enable(*id, 0).unwrap();
         }
         for tick in 1..5 {
             (0..6).for_each(|kind| happen(&mock, kind, PERIOD));
@@ -115,7 +115,7 @@ fn counters_are_taken_and_given_back() {
             let kind = if counter.is_fixed() { 0 } else { 2 };
             let event = raw(kind).on(counter.only()).every(PERIOD);
             let id = counters.open(unit, &[event]).unwrap();
-            counters.start(id, 0).unwrap();
+            counters.enable(id, 0).unwrap();
             assert_eq!(counters.counter_of(id), Some(counter));
             ids.push(id);
         }
@@ -168,7 +168,7 @@ fn what_the_former_owner_left_of_a_counter_is_no_report() {
         assert_eq!(counters.take_more(&processor.unit, given), Ok(given));
         assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status(), 0);
         let id = counters.open(&processor.unit, &[raw(2).on(general(3)).every(PERIOD)]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         mock.interrupt_from_elsewhere();
         assert_eq!(others.get(), 0);
         counters.shut_down().unwrap();
@@ -196,7 +196,7 @@ fn the_status_bits_of_others_are_handed_out_for_nothing() {
                 CounterSession::take(source, &processor.unit, only, (&msr, &platform), &memory)
                     .unwrap();
             let id = counters.open(&processor.unit, &[raw(2).every(PERIOD)]).unwrap();
-            counters.start(id, 0).unwrap();
+            counters.enable(id, 0).unwrap();
             let counter = if version == 6 { 0x1900 } else { 0xC1 };
             msr.inner().set(counter, 2);
             msr.inner().set(0x38E, 1 | set);
@@ -257,7 +257,7 @@ fn silence_under_a_session_leaves_it_to_be_reprogrammed() {
         let unit: &CounterUnit = &processor.unit;
         let ids = [0, 2].map(|kind| {
             let id = counters.open(unit, &[raw(kind).every(PERIOD)]).unwrap();
-            counters.start(id, 0).unwrap();
+            counters.enable(id, 0).unwrap();
             id
         });
         // The processor stops at every access of it.
@@ -303,7 +303,7 @@ fn sources_and_events_share_counters_and_their_reports_are_told_apart() {
         let unit = &processor.unit;
         // The same event as the source's.
         let same = counters.open(unit, &[raw(1).every(2 * PERIOD)]).unwrap();
-        counters.start(same, 0).unwrap();
+        counters.enable(same, 0).unwrap();
         let mut told = [0, 0];
         for _ in 0..8 {
             happen(&mock, 1, PERIOD);

@@ -62,7 +62,7 @@ fn periods_beyond_a_counters_reach_are_counted_in_pieces_and_reported_once() {
                 let mut counters = processor.take(&mock, &memory, &table);
                 let event = event.every(period).with_total().on(places);
                 let id = counters.open(&processor.unit, &[event]).unwrap();
-                counters.start(id, 0).unwrap();
+                counters.enable(id, 0).unwrap();
                 let context = format!("{processor:?}, {period:#X} on {places:?}");
                 // Without full-width writes a period takes 2¹⁹ interrupts.
                 let times = if period >> 44 != 0 { 1 } else { 2 };
@@ -106,7 +106,7 @@ fn a_period_is_changed_from_its_own_interrupt() {
         let mut counters = processor.take(&mock, &memory, &table);
         let event = raw(2).every(PERIOD).with_total();
         let id = counters.open(&processor.unit, &[event]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         let mut passed = 0;
         for period in [0x1000, 0x1100, 0x1200, 0x1300] {
             happen(&mock, 2, period - 1);
@@ -137,22 +137,22 @@ fn an_events_modes_are_in_the_bits_of_its_counter() {
         let id = counters.open(&processor.unit, &[event]).unwrap();
         let same = event.on(CounterSet::GENERAL);
         let beside = counters.open(&processor.unit, &[same]).unwrap();
-        counters.start(id, 0).unwrap();
-        counters.start(beside, 0).unwrap();
+        counters.enable(id, 0).unwrap();
+        counters.enable(beside, 0).unwrap();
         assert_eq!(counters.counter_of(id), CounterId::fixed(0));
         assert_eq!(state(&mock).fixed_control(), fixed);
         assert_eq!(state(&mock).selects()[0], select);
-        counters.stop(id, 0).unwrap();
+        counters.disable(id, 0).unwrap();
         assert_eq!((state(&mock).fixed_control(), state(&mock).selects()[0]), (0, select));
         // A qualified event is not the fixed counter's: cycles with 2 instructions or more.
         let qualified = Event::raw(EventSelect::from_bits(0xC0 | 2 << 24));
         let id = counters.open(&processor.unit, &[qualified]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         assert_eq!(counters.counter_of(id), CounterId::general(1));
         // Reference cycles, by which only fixed counter 2 counts.
         let reference = Event::generic(GenericEvent::ReferenceCycles);
         let id = counters.open(&processor.unit, &[reference]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         assert_eq!(counters.counter_of(id), CounterId::fixed(2));
     }
 }
@@ -168,7 +168,7 @@ fn user_mode_reads_only_the_counters_that_it_may() {
     let unit = &processor.unit;
     let open = |counters: &mut Opened<'_, '_>, event: Event| {
         let id = counters.open(unit, &[event]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         counters.counter_of(id).unwrap()
     };
     let found = [
@@ -213,7 +213,7 @@ fn counters_are_written_at_the_addresses_that_they_have() {
         let event = raw(2).every(period);
         let id = counters.open(&processor.unit, &[event]).unwrap();
         mock.clear();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         let trace = mock.trace();
         let written: Vec<u32> = trace.records().map(|record| record.register).collect();
         assert_eq!(written.len(), 2, "one write of the counter, one of its select");
@@ -238,7 +238,7 @@ fn guest_bits_are_set_only_while_virtualization_is_on() {
             .unwrap();
     let ids = [raw(2), raw(2).in_guests().every(PERIOD), raw(2).outside_guests()].map(|event| {
         let id = counters.open(&processor.unit, &[event]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         id
     });
     assert_eq!(ids.map(|id| counters.counter_of(id).unwrap().bit()), [0, 1, 2]);
@@ -249,9 +249,9 @@ fn guest_bits_are_set_only_while_virtualization_is_on() {
     counters.set_virtualization(true).unwrap();
     assert_eq!(selects(), on);
     let late = counters.open(&processor.unit, &[raw(2).in_guests()]).unwrap();
-    counters.start(late, 0).unwrap();
+    counters.enable(late, 0).unwrap();
     assert_eq!(msr.get(0xC001_0206), on[1]);
-    counters.stop(late, 0).unwrap();
+    counters.disable(late, 0).unwrap();
     counters.set_virtualization(false).unwrap();
     assert_eq!(selects(), off);
     let written = msr.take_writes().len();
@@ -290,7 +290,7 @@ fn an_event_outside_guests_is_counted_all_the_time_without_svm() {
         assert_eq!(refused.reason(), Err(CounterError::GuestModeUnsupported), "{processor:?}");
         let [plain, outside] = [raw(2), raw(2).outside_guests()].map(|event| {
             let id = counters.open(&processor.unit, &[event]).unwrap();
-            counters.start(id, 0).unwrap();
+            counters.enable(id, 0).unwrap();
             id
         });
         let mut counted = 0;

@@ -98,7 +98,7 @@ fn wrap_at(processor: &Processor, operation: Operation, (at, late): (u64, u32), 
     mock.on_access(&step);
     let mut counters = processor.take(&mock, &memory, &table);
     let id = counters.open(&processor.unit, &[raw(2)]).unwrap();
-    counters.start(id, 0).unwrap();
+    counters.enable(id, 0).unwrap();
     let counter = counters.counter_of(id).unwrap();
     for wrap in 0..wraps {
         let mask = processor.unit.counter(counter).unwrap().mask();
@@ -117,7 +117,7 @@ fn wrap_at(processor: &Processor, operation: Operation, (at, late): (u64, u32), 
             let after = clock.counted.get();
             assert!((before..=after).contains(&total), "{context}: {total}, {before}..={after}");
         }
-        Operation::Stop => counters.stop(id, 0).unwrap(),
+        Operation::Stop => counters.disable(id, 0).unwrap(),
         Operation::Switch => {
             let mut thread = [ThreadEvent::Opened(id)];
             counters.switch_out(&mut thread, 0, |o| panic!("{context}: {o:?}")).unwrap();
@@ -128,7 +128,7 @@ fn wrap_at(processor: &Processor, operation: Operation, (at, late): (u64, u32), 
         Operation::Move => {
             let mover = raw(3).on(counter.only());
             let mover = counters.open(&processor.unit, &[mover]).unwrap();
-            counters.start(mover, 0).unwrap();
+            counters.enable(mover, 0).unwrap();
             assert_ne!(counters.counter_of(id), Some(counter), "{context}");
         }
         Operation::ShutDown => counters.shut_down().unwrap(),
@@ -140,7 +140,7 @@ fn wrap_at(processor: &Processor, operation: Operation, (at, late): (u64, u32), 
     if !matches!(operation, Operation::ShutDown) {
         assert_eq!(total(&counters, id), clock.counted.get(), "{context}");
         // It continues to the next wrap, and over it.
-        let more = if counters.is_started(id) { (1 << 48) + 5 } else { 0 };
+        let more = if counters.is_enabled(id) { (1 << 48) + 5 } else { 0 };
         happen(&mock, 2, more);
         let counted = clock.counted.get() + more;
         assert_eq!(total(&counters, id), counted, "{context}");

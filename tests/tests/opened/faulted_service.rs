@@ -56,7 +56,7 @@ impl<'p> World<'p> {
         let events = [2, 3].map(|kind| {
             let event = raw(kind).every(PERIOD).with_total().on(CounterSet::GENERAL);
             let id = counters.open(&self.processor.unit, &[event]).unwrap();
-            counters.start(id, 0).unwrap();
+            counters.enable(id, 0).unwrap();
             id
         });
         (counters, events)
@@ -94,17 +94,17 @@ fn a_status_that_can_be_neither_read_nor_cleared_does_not_interrupt_for_ever() {
             // Nothing is started that would not interrupt, also when the register answers again.
             mock.inject(Fault::None);
             for event in events {
-                assert!(!counters.is_started(event), "{context}");
-                let started = counters.start(event, 1);
+                assert!(!counters.is_enabled(event), "{context}");
+                let started = counters.enable(event, 1);
                 assert_eq!(started.reason(), Err(CounterError::NoFreeCounter), "{context}");
-                let started = counters.start_if_free(event, 1);
+                let started = counters.enable_if_free(event, 1);
                 assert_eq!(started, Err(CounterError::NoFreeCounter), "{context}");
             }
             world.reports.take();
             counters.reprogram(|overflow| panic!("{context}: {overflow:?}")).unwrap();
             assert_eq!(mock.performance_entry() & MASKED, 0, "{context}: still masked");
             for event in events {
-                counters.start(event, 2).unwrap();
+                counters.enable(event, 2).unwrap();
             }
             happen(&mock, 2, PERIOD);
             happen(&mock, 3, PERIOD);
@@ -128,13 +128,13 @@ fn an_event_that_starts_as_the_interrupt_is_masked_does_not_run() {
                 let handler = |mock: &Mock<'_>| world.handle(mock);
                 mock.on_interrupt(&handler);
                 let (mut counters, [first, second]) = world.start(&mock);
-                counters.stop(second, 0).unwrap();
+                counters.disable(second, 0).unwrap();
                 mock.inject(Fault::Register(register.get()));
                 mock.interrupt_at(access);
-                let started = counters.start(second, 1);
+                let started = counters.enable(second, 1);
                 let masked = mock.performance_entry() & MASKED != 0;
-                assert_eq!(counters.is_started(first), !masked, "{context}");
-                assert_eq!(counters.is_started(second), !masked, "{context}: {started:?}");
+                assert_eq!(counters.is_enabled(first), !masked, "{context}");
+                assert_eq!(counters.is_enabled(second), !masked, "{context}: {started:?}");
                 assert_eq!(started.is_ok(), !masked, "{context}: {started:?}");
                 mock.inject(Fault::None);
                 counters.shut_down().unwrap();
@@ -173,7 +173,7 @@ fn no_register_that_stays_faulted_gives_interrupts_without_end() {
             let expected: CounterSet = events
                 .into_iter()
                 .zip(before)
-                .filter_map(|(event, on)| (!counters.is_started(event)).then_some(on))
+                .filter_map(|(event, on)| (!counters.is_enabled(event)).then_some(on))
                 .collect();
             assert_eq!(named, expected, "{context}");
             mock.inject(Fault::None);
@@ -219,7 +219,7 @@ fn an_event_whose_counter_faulted_gains_no_running_time_and_is_not_read() {
             assert_eq!(read, Err(CounterError::CounterLost(lost)), "{context}");
         }
         assert_eq!(counters.read(other, 30).unwrap().running, 30, "{context}");
-        counters.start(lost, 40).unwrap();
+        counters.enable(lost, 40).unwrap();
         assert_ne!(counters.counter_of(lost), Some(on), "{context}");
         let count = counters.read(lost, 45).unwrap();
         assert_eq!((count.enabled, count.running), (35, 15), "{context}");
@@ -241,8 +241,8 @@ fn a_group_falls_out_with_its_event_and_takes_its_turn_again() {
                 |kind| raw(kind).every(PERIOD).with_total().rotating().on(CounterSet::GENERAL);
             let group = counters.open(unit, &[event(2), event(3)]).unwrap();
             let alone = counters.open(unit, &[event(4)]).unwrap();
-            counters.start(group, 0).unwrap();
-            counters.start(alone, 0).unwrap();
+            counters.enable(group, 0).unwrap();
+            counters.enable(alone, 0).unwrap();
             let members: Vec<EventId> = counters.group_events(group).collect();
             let on: Vec<CounterId> =
                 members.iter().map(|of| counters.counter_of(*of).unwrap()).collect();
@@ -251,7 +251,7 @@ fn a_group_falls_out_with_its_event_and_takes_its_turn_again() {
             assert_eq!(error.counters, on[0].only() | on[1].only(), "{context}");
             world.reports.take();
             // The rest does not run on; what is not of the group does.
-            assert!(members.iter().all(|of| !counters.is_started(*of)), "{context}");
+            assert!(members.iter().all(|of| !counters.is_enabled(*of)), "{context}");
             (2..5).for_each(|kind| happen(&mock, kind, PERIOD));
             let told: Vec<EventId> = world.reports.take().iter().map(|of| of.event).collect();
             assert_eq!(told, [alone], "{context}");
@@ -319,7 +319,7 @@ fn a_failed_restart_does_not_outlast_reprogram() {
         fail_the_restart(&world, &mock);
         counters.reprogram(|overflow| panic!("{context}: {overflow:?}")).unwrap();
         // Before anything else is started.
-        counters.start_if_free(beside, 0).unwrap();
+        counters.enable_if_free(beside, 0).unwrap();
         happen(&mock, 4, 7);
         assert_eq!(total(&counters, beside), 7, "{context}");
         counters.shut_down().unwrap();
@@ -349,11 +349,11 @@ fn an_event_that_starts_as_a_restart_fails_counts_or_the_start_says_so() {
                 };
                 mock.on_interrupt(&handler);
                 let (mut counters, [_, second]) = world.start(&mock);
-                counters.stop(second, 0).unwrap();
+                counters.disable(second, 0).unwrap();
                 mock.interrupt_at(access);
                 let started = match if_free {
-                    false => counters.start(second, 1).reason(),
-                    true => counters.start_if_free(second, 1),
+                    false => counters.enable(second, 1).reason(),
+                    true => counters.enable_if_free(second, 1),
                 };
                 mock.interrupt_at(0); // No more.
                 let no_more = |_: &Mock<'_>| {};
@@ -361,12 +361,12 @@ fn an_event_that_starts_as_a_restart_fails_counts_or_the_start_says_so() {
                 let before = counters.read(second, 2);
                 happen(&mock, 3, 9);
                 match started {
-                    Ok(()) if counters.is_started(second) => {
+                    Ok(()) if counters.is_enabled(second) => {
                         let count = counters.read(second, 2).unwrap().value;
                         assert_eq!(count, before.unwrap().value + 9, "{context}");
                     }
                     Ok(()) => assert!(before.is_err(), "{context}"),
-                    Err(error) => assert!(!counters.is_started(second), "{context}: {error}"),
+                    Err(error) => assert!(!counters.is_enabled(second), "{context}: {error}"),
                 }
                 counters.shut_down().unwrap();
                 assert_eq!(running(&mock), CounterSet::NONE, "{context}");
@@ -383,15 +383,15 @@ fn a_reprogram_that_cannot_enable_leaves_that_to_the_next_start() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
         let event = counters.open(&processor.unit, &[raw(2)]).unwrap();
-        counters.start(event, 0).unwrap();
+        counters.enable(event, 0).unwrap();
         mock.lose_registers();
         let _ = mock.with_pmu(|pmu| pmu.write(control, 0));
         mock.inject(Fault::Register(control));
         let done = counters.reprogram(|_| ());
         mock.inject(Fault::None);
         assert!(matches!(done, Err(CounterError::StateUnknown(_))), "{context}: {done:?}");
-        assert!(!counters.is_started(event), "{context}");
-        counters.start(event, 1).unwrap();
+        assert!(!counters.is_enabled(event), "{context}");
+        counters.enable(event, 1).unwrap();
         let before = total(&counters, event);
         happen(&mock, 2, 9);
         assert_eq!(total(&counters, event), before + 9, "{context}");
@@ -417,12 +417,12 @@ fn a_start_that_a_failed_restart_stopped_keeps_the_rest_of_its_period() {
             let mut counters = processor.take(&mock, &world.memory, &world.table);
             let event = raw(2).every(PERIOD).with_total();
             let event = counters.open(&processor.unit, &[event]).unwrap();
-            counters.start_if_free(event, 0).unwrap();
+            counters.enable_if_free(event, 0).unwrap();
             happen(&mock, 2, PERIOD - 0x100);
-            counters.stop(event, 1).unwrap();
+            counters.disable(event, 1).unwrap();
             fails.set(true);
             mock.interrupt_at(access);
-            let started = counters.start_if_free(event, 2);
+            let started = counters.enable_if_free(event, 2);
             mock.interrupt_at(0);
             fails.set(false);
             if started.is_ok() {
@@ -430,7 +430,7 @@ fn a_start_that_a_failed_restart_stopped_keeps_the_rest_of_its_period() {
             }
             refused += 1;
             counters.reprogram(|_| ()).unwrap();
-            counters.start(event, 3).unwrap();
+            counters.enable(event, 3).unwrap();
             happen(&mock, 2, 0x100);
             assert_eq!(world.reports.take().len(), 1, "{processor:?}, access {access}");
         }

@@ -69,7 +69,7 @@ fn transient(processor: &Processor, scene: Scene, access: u32) {
     // No count was lost, and no part of a period.
     let rotated = operation == Operation::Rotate;
     if rotated {
-        assert!(case.events.iter().all(|event| case.counters.is_started(*event)), "{context}");
+        assert!(case.events.iter().all(|event| case.counters.is_enabled(*event)), "{context}");
         for now in 2..8 {
             if case.counters.counter_of(case.events[2]).is_none() {
                 case.counters.rotate(now).unwrap();
@@ -81,7 +81,7 @@ fn transient(processor: &Processor, scene: Scene, access: u32) {
         let event = case.events[place];
         if alone && place == 0 {
             // The others come back, with what they had.
-            case.counters.stop(case.events[2], 2).unwrap();
+            case.counters.disable(case.events[2], 2).unwrap();
             case.counters.rotate(2).unwrap();
         }
         if case.counters.counter_of(event).is_none() {
@@ -144,8 +144,8 @@ fn persistent(processor: &Processor, scene: Scene, access: u32, reprograms: bool
     );
     if !matches!(outcome, CounterError::StateUnknown(_)) && operation != Operation::Rotate {
         assert_truthful(&case, &mock, &context);
-        assert!(case.counters.is_started(case.events[0]), "{context}");
-        assert!(case.counters.is_started(case.events[1]), "{context}");
+        assert!(case.counters.is_enabled(case.events[0]), "{context}");
+        assert!(case.counters.is_enabled(case.events[1]), "{context}");
     }
     // Every event reported as running is on a running counter.
     for event in case.events {
@@ -162,7 +162,7 @@ fn persistent(processor: &Processor, scene: Scene, access: u32, reprograms: bool
     mock.inject(Fault::None);
     (0..3).for_each(|place| scene.happen(&mock, place, 2 * PERIOD));
     for report in reports.take() {
-        assert!(case.counters.is_started(report.event), "{context}: {report:?}");
+        assert!(case.counters.is_enabled(report.event), "{context}: {report:?}");
     }
     if reprograms && operation != Operation::ShutDown {
         let _ = case.counters.reprogram(|_| ()).unwrap();
@@ -172,11 +172,11 @@ fn persistent(processor: &Processor, scene: Scene, access: u32, reprograms: bool
             if operation == Operation::Close && event == case.events[2] {
                 continue;
             }
-            if case.counters.is_started(event) {
-                case.counters.stop(event, 3).unwrap();
+            if case.counters.is_enabled(event) {
+                case.counters.disable(event, 3).unwrap();
             }
             if !matches!(case.thread[0], ThreadEvent::SwitchedOut(_)) || event != case.events[2] {
-                case.counters.start(event, 3).unwrap();
+                case.counters.enable(event, 3).unwrap();
                 case.counters.close(event, 3).unwrap();
             }
         }
@@ -208,20 +208,20 @@ fn an_overflow_that_cannot_be_acknowledged_is_not_the_next_events() {
         let unit = &processor.unit;
         let [over, next] =
             [2, 3].map(|kind| counters.open(unit, &[raw(kind).every(PERIOD)]).unwrap());
-        counters.start(over, 0).unwrap();
+        counters.enable(over, 0).unwrap();
         mock.pass(&mut happened(2, PERIOD));
         let acknowledge = unit.global().unwrap().acknowledge.get();
         mock.inject(Fault::Register(acknowledge));
-        let stopped = counters.stop(over, 1).reason();
+        let stopped = counters.disable(over, 1).reason();
         assert!(matches!(stopped, Err(CounterError::StateUnknown(f)) if f.register == acknowledge));
         mock.inject(Fault::None);
-        let started = counters.start(next, 2);
+        let started = counters.enable(next, 2);
         let source = Events::new(unit, &table);
         let interrupt = || service(&source, &mock, &memory, |o| panic!("{context}: {o:?}"));
         interrupt().unwrap();
         assert_eq!(started.reason(), Err(CounterError::NoFreeCounter), "{context}");
         counters.reprogram(|o| panic!("{o:?}")).unwrap();
-        counters.start(next, 3).unwrap();
+        counters.enable(next, 3).unwrap();
         interrupt().unwrap();
         counters.shut_down().unwrap();
         assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status(), 0, "{context}");
@@ -239,20 +239,20 @@ fn an_event_that_cannot_leave_its_counter_for_another_is_not_read_as_stopped() {
         let unit = &processor.unit;
         let [moving, other] = [raw(2).on(first | second), raw(3).on(first)]
             .map(|event| counters.open(unit, &[event]).unwrap());
-        counters.start(moving, 0).unwrap();
+        counters.enable(moving, 0).unwrap();
         happen(&mock, 2, PASSED);
         let on = counters.counter_of(moving).unwrap();
         assert_eq!(on.only(), first, "{context}");
         let select = unit.counter(on).unwrap().control().register().get();
         mock.inject(Fault::Register(select));
-        let started = counters.start(other, 1).reason();
+        let started = counters.enable(other, 1).reason();
         mock.inject(Fault::None);
         let faulted = matches!(started, Err(CounterError::StateUnknown(f)) if f.register == select);
         assert!(faulted, "{context}: {started:?}");
         let lost = Err(CounterError::CounterLost(moving));
         assert_eq!(counters.read(moving, 2), lost, "{context}");
-        assert!(!counters.is_started(moving) && !counters.is_started(other), "{context}");
-        counters.start(moving, 3).unwrap();
+        assert!(!counters.is_enabled(moving) && !counters.is_enabled(other), "{context}");
+        counters.enable(moving, 3).unwrap();
         assert_eq!(counters.counter_of(moving).map(|on| on.only()), Some(second), "{context}");
         counters.shut_down().unwrap();
         assert_eq!(running(&mock), CounterSet::NONE, "{context}");
@@ -282,7 +282,7 @@ fn a_freeze_that_fails_halfway_stops_no_event_and_is_over_after_the_shut_down() 
                     session.freeze_on_interrupt().unwrap();
                 }
                 let event = session.open(&processor.unit, &[raw(2).every(0x1000)]).unwrap();
-                session.start(event, 0).unwrap();
+                session.enable(event, 0).unwrap();
                 happen(&mock, 2, 3 * 0x1000);
                 assert_eq!(*reports.borrow(), 3, "{context}");
                 session.shut_down().unwrap();

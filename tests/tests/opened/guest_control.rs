@@ -64,7 +64,7 @@ impl<'a> Host<'a> {
 
 fn opened(counters: &mut Opened<'_, '_>, processor: &Processor, event: Event) -> EventId {
     let id = counters.open(&processor.unit, &[event]).unwrap();
-    counters.start(id, 0).unwrap();
+    counters.enable(id, 0).unwrap();
     id
 }
 
@@ -103,7 +103,7 @@ fn events_of_guests_and_of_the_host_count_there_and_nowhere_else() {
             assert_eq!(total(&counters, inside), 14, "{context}");
             counters.set_virtualization(true).unwrap();
             // On the counter that an event of guests had, others count in the host, too.
-            counters.stop(inside, 0).unwrap();
+            counters.disable(inside, 0).unwrap();
             let next = opened(&mut counters, &processor, raw(kinds[2]));
             host.run(3);
             assert_eq!([total(&counters, inside), total(&counters, next)], [14, 1006]);
@@ -146,7 +146,7 @@ fn an_event_of_guests_counts_in_guests_after_every_operation() {
         // A group, one of whose events is of guests.
         let events = [raw(2).every(PERIOD).with_total(), raw(3).in_guests()];
         let group = counters.open(&processor.unit, &events).unwrap();
-        counters.start(group, 20).unwrap();
+        counters.enable(group, 20).unwrap();
         let mut thread: Vec<_> = counters.group_events(group).map(ThreadEvent::Opened).collect();
         host.run(1);
         counters.switch_out(&mut thread, 30, |sample| not(*sample)).unwrap();
@@ -188,7 +188,7 @@ fn an_event_of_guests_counts_in_guests_after_every_operation() {
         // Since it was last on a counter.
         let last = values(&counters)[1];
         assert_eq!(last, 16 + 7, "{context}: lost registers");
-        counters.stop(ids[0], 50).unwrap();
+        counters.disable(ids[0], 50).unwrap();
         counters.shut_down().unwrap();
         assert_eq!(running(&mock), CounterSet::NONE);
     }
@@ -242,7 +242,7 @@ fn a_fault_at_each_access_lets_no_event_of_guests_count_in_the_host() {
                 let inside = counters.open(&processor.unit, &[inside]).unwrap();
                 mock.clear();
                 mock.inject(fault);
-                let started = counters.start(inside, 1);
+                let started = counters.enable(inside, 1);
                 reached = mock.accesses().total() >= access;
                 mock.inject(Fault::None);
                 assert!(started.is_ok() || matches!(fault, Fault::From(_)), "{context}");
@@ -284,16 +284,16 @@ fn without_a_global_control_register_or_on_amd_there_are_no_values() {
 
 /// An event of guests takes more than a free counter.
 #[test]
-fn start_if_free_leaves_events_of_guests_to_start() {
+fn enable_if_free_leaves_events_of_guests_to_start() {
     let processor = plain(4);
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);
     let [plain, inside] =
         [raw(2), raw(3).in_guests()].map(|event| counters.open(&processor.unit, &[event]).unwrap());
-    let refused = counters.start_if_free(inside, 0);
+    let refused = counters.enable_if_free(inside, 0);
     assert_eq!(refused, Err(CounterError::NoCounterForEvent));
-    counters.start(inside, 0).unwrap();
-    assert_eq!(counters.start_if_free(plain, 0), Err(CounterError::NoFreeCounter));
-    counters.start(plain, 0).unwrap();
+    counters.enable(inside, 0).unwrap();
+    assert_eq!(counters.enable_if_free(plain, 0), Err(CounterError::NoFreeCounter));
+    counters.enable(plain, 0).unwrap();
     counters.shut_down().unwrap();
 }

@@ -41,7 +41,7 @@ fn a_count_is_current_off_its_counter_and_has_its_age_on_it() {
         assert_eq!(remote(untotaled, 7), Err(CounterError::NoTotal(untotaled)));
         assert_eq!(mock.accesses().total(), 0, "{context}");
         for event in [sampled, counted, waits] {
-            counters.start(event, 100).unwrap();
+            counters.enable(event, 100).unwrap();
         }
         happen(&mock, 2, PERIOD + 9);
         happen(&mock, 3, 9);
@@ -57,8 +57,8 @@ fn a_count_is_current_off_its_counter_and_has_its_age_on_it() {
         let lent = older(of(PERIOD, 30, 30), Some(PERIOD));
         assert_eq!(remote(sampled, 140), lent, "{context}");
         window.end(130).unwrap();
-        counters.stop(sampled, 140).unwrap();
-        counters.stop(counted, 140).unwrap();
+        counters.disable(sampled, 140).unwrap();
+        counters.disable(counted, 140).unwrap();
         let current = |count| Ok(RemoteCount::Current(count));
         assert_eq!(remote(sampled, 200), current(of(PERIOD + 9, 40, 40)), "{context}");
         assert_eq!(remote(counted, 200), current(of(9, 40, 40)), "{context}");
@@ -76,12 +76,12 @@ fn a_count_whose_counter_faulted_is_left_to_its_processor() {
         let mut counters = processor.take(&mock, &memory, &table);
         let event = raw(2).every(PERIOD).with_total();
         let event = counters.open(&processor.unit, &[event]).unwrap();
-        counters.start(event, 0).unwrap();
+        counters.enable(event, 0).unwrap();
         mock.pass(&mut happened(2, PERIOD));
         mock.inject(Fault::From(1));
         service(&source, &mock, &memory, |_| ()).unwrap_err();
         mock.inject(Fault::None);
-        assert!(!counters.is_started(event));
+        assert!(!counters.is_enabled(event));
         let found = remote_count(&table, &memory, event, 0);
         assert_eq!(found, Ok(RemoteCount::Changing), "{processor:?}");
         counters.shut_down().unwrap();
@@ -110,9 +110,9 @@ fn a_current_count_that_another_processor_reads_is_never_torn() {
             let sampled = raw(2).every(PERIOD).with_total();
             assert_eq!(counters.open(&processor.unit, &[sampled]), Ok(event));
             for _ in 0..ROUNDS {
-                counters.start(event, 0).unwrap();
+                counters.enable(event, 0).unwrap();
                 happen(&mock, 2, EVENTS);
-                counters.stop(event, 0).unwrap();
+                counters.disable(event, 0).unwrap();
             }
             // The session is not shut down, so that the event stays open.
             done.store(true, Ordering::Release);

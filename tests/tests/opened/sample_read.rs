@@ -65,8 +65,8 @@ fn an_overflow_comes_with_the_exact_counts_of_its_group() {
         let sampled = raw(4).every(3 * PERIOD).with_total().tagged(4);
         let group = counters.open(unit, &[leader, raw(3).tagged(3), sampled]).unwrap();
         let alone = counters.open(unit, &[raw(5).every(PERIOD).tagged(5)]).unwrap();
-        counters.start(group, 100).unwrap();
-        counters.start(alone, 100).unwrap();
+        counters.enable(group, 100).unwrap();
+        counters.enable(alone, 100).unwrap();
         let mut random = Random(0x9E37_79B9_7F4A_7C15);
         let (mut passed, mut seen) = ([0u64; 3], 0);
         for step in 0..300 {
@@ -131,7 +131,7 @@ fn wrap(processor: &Processor, leader_first: bool, wraps: u64, with_leader: bool
     let leader = raw(2).every(PERIOD).with_total().tagged(2).on(of_leader);
     let events = [leader, raw(3).tagged(3).on(of_member)];
     let group = counters.open(&processor.unit, &events).unwrap();
-    counters.start(group, 0).unwrap();
+    counters.enable(group, 0).unwrap();
     let member = of_member.iter().next().unwrap();
     let mask = processor.unit.counter(member).unwrap().mask();
     let value = || mock.with_pmu(|pmu| pmu.state().general()[usize::from(member.number())]);
@@ -220,7 +220,7 @@ fn wrap_together(processor: &Processor, leader_first: bool, wraps: u64) {
     let leader = raw(2).every(i64::MAX as u64).with_total().on(of_leader);
     let events = [leader, raw(2).on(of_member)];
     let group = counters.open(&processor.unit, &events).unwrap();
-    counters.start(group, 0).unwrap();
+    counters.enable(group, 0).unwrap();
     let leader = counters.group_events(group).next().unwrap();
     let member = of_member.iter().next().unwrap();
     let mask = processor.unit.counter(member).unwrap().mask();
@@ -258,7 +258,7 @@ fn what_cannot_be_read_is_said() {
         let mut counters = processor.take(&mock, &memory, &table);
         let unit = source.unit();
         let group = counters.open(unit, &[raw(2).tagged(2), raw(3).tagged(3)]).unwrap();
-        counters.start(group, 0).unwrap();
+        counters.enable(group, 0).unwrap();
         happen(&mock, 3, 4);
         let events: Vec<EventId> = counters.group_events(group).collect();
         let values = |event| {
@@ -266,7 +266,7 @@ fn what_cannot_be_read_is_said() {
             reads.map(|reads| reads.map(|read| read.count.unwrap().value).collect::<Vec<_>>())
         };
         assert_eq!(values(events[1]), Ok(vec![0, 4]), "{processor:?}");
-        counters.stop(group, 0).unwrap();
+        counters.disable(group, 0).unwrap();
         happen(&mock, 3, 4);
         assert_eq!(values(events[0]), Ok(vec![0, 4]), "{processor:?}: stopped");
         let mut part = [ThreadEvent::Opened(events[0])];
@@ -303,7 +303,7 @@ fn an_event_that_stops_reporting_in_its_handler_reports_when_it_is_started_again
         let unit = &processor.unit;
         let mut counters = processor.take(&mock, &memory, &table);
         let event: Event = raw(2).every(PERIOD).with_total();
-        let made = SavedEvent::new(unit, &event).unwrap().to_be_started(true);
+        let made = SavedEvent::new(unit, &event).unwrap().to_be_enabled(true);
         let mut thread = [ThreadEvent::SwitchedOut(made)];
         counters.switch_in(unit, &mut thread, 0).unwrap();
         let id = |thread: &[ThreadEvent; 1]| match thread[0] {
@@ -312,7 +312,7 @@ fn an_event_that_stops_reporting_in_its_handler_reports_when_it_is_started_again
         };
         happen(&mock, 2, 5 * PERIOD);
         assert_eq!(told.get(), 2, "{processor:?}");
-        assert!(counters.is_started(id(&thread)));
+        assert!(counters.is_enabled(id(&thread)));
         assert_eq!(total(&counters, id(&thread)), 5 * PERIOD, "{processor:?}");
         counters.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
         counters.switch_in(unit, &mut thread, 0).unwrap();
@@ -320,8 +320,8 @@ fn an_event_that_stops_reporting_in_its_handler_reports_when_it_is_started_again
         assert_eq!((told.get(), total(&counters, id(&thread))), (2, 10 * PERIOD), "{processor:?}");
         // A task starts it again: a whole period.
         left.set(1);
-        counters.stop(id(&thread), 0).unwrap();
-        counters.start(id(&thread), 0).unwrap();
+        counters.disable(id(&thread), 0).unwrap();
+        counters.enable(id(&thread), 0).unwrap();
         happen(&mock, 2, PERIOD - 1);
         assert_eq!(told.get(), 2, "{processor:?}");
         happen(&mock, 2, 1);

@@ -48,7 +48,7 @@ fn the_fixed_counters_control_is_shared() {
             assert_eq!(counters.set_others_fixed_control(1 << 41, 0), own(1 << 41));
             let event = raw(2).on(CounterSet::fixed(0b100)).user_only();
             let id = counters.open(unit, &[event]).unwrap();
-            counters.start(id, 0).unwrap();
+            counters.enable(id, 0).unwrap();
             // Bits of a fixed counter: 0 kernel, 1 user, 2 any thread, 3 interrupts.
             assert_eq!(fixed_control(), 0xBA80);
             counters.set_others_fixed_control(0xF0, 0xB0).unwrap();
@@ -84,7 +84,7 @@ fn an_interrupt_with_another_source_touches_nothing() {
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);
     let id = counters.open(&processor.unit, &[raw(2).every(0x1000)]).unwrap();
-    counters.start(id, 0).unwrap();
+    counters.enable(id, 0).unwrap();
     mock.pass(&mut happened(2, 0x1000));
     mock.clear();
     let none = Events::new(&CounterUnit::NONE, &table);
@@ -157,7 +157,7 @@ fn an_interrupt_while_its_counter_is_stopped_leaves_no_claim_behind() {
             mock.on_access(&deliver);
             let mut counters = processor.take(&mock, &memory, &table);
             let id = counters.open(&processor.unit, &[raw(2).every(0x1000)]).unwrap();
-            counters.start(id, 0).unwrap();
+            counters.enable(id, 0).unwrap();
             // Without a status, one interrupt is expected of a predecessor.
             mock.interrupt_from_elsewhere();
             mock.deliver();
@@ -165,7 +165,7 @@ fn an_interrupt_while_its_counter_is_stopped_leaves_no_claim_behind() {
             happen(&mock, 2, 0xFFF);
             mock.pass(&mut happened(2, 1));
             left.set(at + 1);
-            counters.stop(id, 0).unwrap();
+            counters.disable(id, 0).unwrap();
             left.set(0);
             mock.deliver();
             let context = format!("{processor:?}, access {at}: {claims:?}");

@@ -65,9 +65,9 @@ fn assert_each_counts(
         }
         let event = raw(kind).on(counter.only());
         let event = counters.open(&processor.unit, &[event]).unwrap();
-        counters.start(event, 0).unwrap();
+        counters.enable(event, 0).unwrap();
         happen(mock, kind, 77);
-        counters.stop(event, 0).unwrap();
+        counters.disable(event, 0).unwrap();
         let count = counters.close(event, 0).unwrap();
         assert_eq!(count.value, 77, "{counter:?}: {context}");
     }

@@ -48,13 +48,13 @@ fn apply(processor: &Processor, grouped: bool, before: u64, period: u64) {
     let event = raw(2).every(PERIOD).with_total();
     let (id, other) = if grouped {
         let group = counters.open(unit, &[raw(3), event]).unwrap();
-        counters.start(group, 0).unwrap();
+        counters.enable(group, 0).unwrap();
         let mut events = counters.group_events(group);
         let first = events.next();
         (events.next().unwrap(), first)
     } else {
         let id = counters.open(unit, &[event]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         (id, None)
     };
     happen(&mock, 3, 9);
@@ -103,17 +103,17 @@ fn a_period_of_an_event_on_no_counter_begins_with_its_next_start_and_keeps_a_pen
         let general = unit.counters().iter().find(|counter| !counter.is_fixed()).unwrap().only();
         let event = raw(2).every(PERIOD).rotating().on(general);
         let id = counters.open(unit, &[event]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         happen(&mock, 2, PERIOD - 1);
-        counters.stop(id, 0).unwrap();
+        counters.disable(id, 0).unwrap();
         counters.apply_period(id, 2 * PERIOD, 0, push).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         happen(&mock, 2, 2 * PERIOD - 1);
         assert_eq!(told.take(), [], "{processor:?}");
         // The overflow is pending when another event takes the counter.
         mock.pass(&mut happened(2, 1));
         let pinned = counters.open(unit, &[raw(3).on(general)]).unwrap();
-        counters.start(pinned, 0).unwrap();
+        counters.enable(pinned, 0).unwrap();
         mock.deliver();
         counters.apply_period(id, PERIOD, 0, push).unwrap();
         assert_eq!(told.take(), [], "{processor:?}");
@@ -164,7 +164,7 @@ fn fault(processor: &Processor, access: u32, fault: Fault) -> bool {
     let mut counters = processor.take(&mock, &memory, &table);
     let events = [raw(3), raw(2).every(PERIOD).with_total()];
     let group = counters.open(&processor.unit, &events).unwrap();
-    counters.start(group, 0).unwrap();
+    counters.enable(group, 0).unwrap();
     let ids: Vec<_> = counters.group_events(group).collect();
     happen(&mock, 2, 0x800);
     mock.clear();
@@ -201,8 +201,8 @@ fn a_processors_events_are_listed_with_their_tags_and_states() {
         let pinned = counters.open(unit, &[on(raw(2), 1)]).unwrap();
         let waits = counters.open(unit, &[on(raw(3).rotating(), 2)]).unwrap();
         let off = counters.open(unit, &[on(raw(4), 3)]).unwrap();
-        counters.start(pinned, 0).unwrap();
-        counters.start(waits, 0).unwrap();
+        counters.enable(pinned, 0).unwrap();
+        counters.enable(waits, 0).unwrap();
         let listed: Vec<_> = counters.events().collect();
         assert_eq!(listed, [pinned, waits, off], "{processor:?}");
         let tags: Vec<_> = listed.iter().map(|id| counters.event_tag(*id).unwrap()).collect();
@@ -218,14 +218,14 @@ fn a_processors_events_are_listed_with_their_tags_and_states() {
         let mut thread = [ThreadEvent::Opened(off)];
         counters.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
         let ThreadEvent::SwitchedOut(event) = thread[0] else { panic!("{thread:?}") };
-        let mut thread = [ThreadEvent::SwitchedOut(event.to_be_started(true))];
+        let mut thread = [ThreadEvent::SwitchedOut(event.to_be_enabled(true))];
         counters.switch_in(unit, &mut thread, 0).unwrap_err();
         let ThreadEvent::Opened(refused) = thread[0] else { panic!("{thread:?}") };
         assert_eq!(counters.event_status(refused), Ok(EventStatus::Error), "{processor:?}");
         counters.rotate(0).unwrap();
         assert_eq!(counters.event_status(refused), Ok(EventStatus::Error), "{processor:?}");
         counters.close(pinned, 0).unwrap();
-        counters.start(refused, 0).unwrap();
+        counters.enable(refused, 0).unwrap();
         assert_eq!(counters.event_status(refused), Ok(EventStatus::Active(general)));
         counters.shut_down().unwrap();
         assert_eq!(counters.events().count(), 0, "{processor:?}");

@@ -74,10 +74,10 @@ fn random_totals(processor: &Processor, seed: u64) {
         let place = random.below(events.len() as u64) as usize;
         match random.below(8) {
             0..=1 => {
-                let _ = counters.start(events[place].id, step);
+                let _ = counters.enable(events[place].id, step);
             }
             2 => {
-                let _ = counters.stop(events[place].id, step);
+                let _ = counters.disable(events[place].id, step);
             }
             3 => counters.rotate(step).unwrap(),
             // Near its wrap, as if it had counted so far.
@@ -120,7 +120,7 @@ fn a_total_is_exact_over_many_wraps() {
         mock.on_interrupt(&handler);
         let mut counters = processor.take(&mock, &memory, &table);
         let id = counters.open(&processor.unit, &[raw(2)]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         let mut expected = 0;
         for power in 30..42 {
             for more in [0, 1, 7] {
@@ -143,13 +143,13 @@ fn a_total_is_exact_over_many_wraps() {
             expected += counted;
             match look {
                 0 => assert_eq!(total(&counters, id), expected, "{processor:?}"),
-                1 => counters.stop(id, 0).unwrap(),
+                1 => counters.disable(id, 0).unwrap(),
                 _ => {}
             }
             mock.deliver();
             assert_eq!(total(&counters, id), expected, "{processor:?}, {look}");
             if look == 1 {
-                counters.start(id, 0).unwrap();
+                counters.enable(id, 0).unwrap();
             }
         }
     }
@@ -176,7 +176,7 @@ fn what_happens_while_a_wrap_is_serviced_is_counted() {
     mock.on_access(&more);
     let mut counters = processor.take(&mock, &memory, &table);
     let id = counters.open(&processor.unit, &[raw(2)]).unwrap();
-    counters.start(id, 0).unwrap();
+    counters.enable(id, 0).unwrap();
     let mut expected = 0;
     for count in [1 << 47, 1 << 48, 1 << 48] {
         passed.set(1);
@@ -186,7 +186,7 @@ fn what_happens_while_a_wrap_is_serviced_is_counted() {
         expected += count + while_serviced;
         assert_eq!(total(&counters, id), expected);
     }
-    counters.stop(id, 0).unwrap();
+    counters.disable(id, 0).unwrap();
     assert_eq!(total(&counters, id), expected);
 }
 
@@ -198,13 +198,13 @@ fn a_total_of_lost_registers_is_an_error_until_they_are_programmed_again() {
         let mut counters = processor.take(&mock, &memory, &table);
         let events = [raw(0), raw(2), raw(3).every(0x1000).with_total()].map(|event| {
             let id = counters.open(&processor.unit, &[event]).unwrap();
-            counters.start(id, 0).unwrap();
+            counters.enable(id, 0).unwrap();
             id
         });
         happen(&mock, 2, 55);
         // Stopped and started: this much is accumulated.
-        counters.stop(events[1], 0).unwrap();
-        counters.start(events[1], 0).unwrap();
+        counters.disable(events[1], 0).unwrap();
+        counters.enable(events[1], 0).unwrap();
         mock.lose_registers();
         for id in events {
             let lost = Err(CounterError::RegistersLost);
@@ -239,8 +239,8 @@ fn a_time_before_the_last_one_changes_no_event_s_times() {
     let mut session = session.unwrap();
     let counters = session.counters_mut();
     let [event, other] = [2, 3].map(|event| counters.open(&processor.unit, &[raw(event)]).unwrap());
-    counters.start(event, 1_000_000).unwrap();
-    counters.start(other, 0).unwrap();
+    counters.enable(event, 1_000_000).unwrap();
+    counters.enable(other, 0).unwrap();
     counters.read(event, 0).unwrap();
     counters.rotate(500).unwrap();
     session.start(KProfileSource::new(0x25).unwrap()).unwrap();
@@ -264,7 +264,7 @@ fn a_total_that_was_asked_for_is_kept_with_every_period() {
         ] {
             let context = format!("{processor:?}: {event:?}");
             let id = counters.open(&processor.unit, &[event]).unwrap();
-            counters.start(id, 0).unwrap();
+            counters.enable(id, 0).unwrap();
             happen(&mock, 2, 77);
             let value = counters.read(id, 0).map(|count| count.value);
             let expected = if has_total { Ok(77) } else { Err(CounterError::NoTotal(id)) };

@@ -65,7 +65,7 @@ fn records_never_go_to_address_0_after_registers_were_lost() {
         scene.lose_registers();
         session.resume(0, |_| ()).unwrap();
         assert_eq!(scene.read(address), right, "{what}");
-        session.stop(event, 0).unwrap();
+        session.disable(event, 0).unwrap();
         scene.lose_registers();
         session.reprogram(|_| ()).unwrap();
         scene.start(&mut session, &precise(0));
@@ -99,7 +99,7 @@ fn a_session_whose_events_are_stopped_clears_what_firmware_left_enabled() {
         let scene = Scene::new(processor);
         let mut session = scene.take();
         let event = scene.start(&mut session, &precise(0));
-        session.stop(event, 0).unwrap();
+        session.disable(event, 0).unwrap();
         scene.lose_registers();
         scene.write(ENABLE, 1);
         session.reprogram(|_| ()).unwrap();
@@ -145,7 +145,7 @@ fn after_a_start_that_was_not_undone_another_latency_or_condition_starts() {
                 let groups = [&first, &second]
                     .map(|events| session.open(&scene.counters, events).expect(&what));
                 scene.mock.inject(Fault::From(access));
-                let started = session.start(groups[0], 0);
+                let started = session.enable(groups[0], 0);
                 scene.mock.inject(Fault::None);
                 if started.is_ok() {
                     assert!(access > 3);
@@ -153,7 +153,7 @@ fn after_a_start_that_was_not_undone_another_latency_or_condition_starts() {
                 }
                 session.reprogram(|_| ()).expect(&what);
                 assert_eq!(scene.enabled(), 0, "{what}");
-                session.start(groups[1], 0).expect(&what);
+                session.enable(groups[1], 0).expect(&what);
                 scene.ends(session, &what);
             }
         }
@@ -200,7 +200,7 @@ fn a_precise_event_that_starts_as_a_restart_fails_counts_or_is_said_not_to() {
             }));
             scene.mock.on_interrupt(fails);
             scene.mock.interrupt_at(access);
-            let started = session.start(event, 0);
+            let started = session.enable(event, 0);
             scene.mock.interrupt_at(0);
             if started.is_err() {
                 continue;

@@ -69,7 +69,7 @@ impl World {
         let groups = groups.collect();
         let parent = event(4, OF_THREAD).rotating();
         let parent = session.open(&scene.counters, &[parent]).unwrap();
-        let child: SavedEvent = session.child_event(parent, 5).unwrap().to_be_started(true);
+        let child: SavedEvent = session.child_event(parent, 5).unwrap().to_be_enabled(true);
         let react = move |scene: &'static Scene, seen: &Seen| {
             let source = scene.source();
             let read = sample_read(&source, scene.mock, &scene.counter_memory, seen.event, 0);

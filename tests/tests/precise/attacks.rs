@@ -140,7 +140,7 @@ fn records_behind_lost_registers_are_those_of_their_event() {
         let first = scene.start(&mut session, &precise(0));
         scene.happen(0, 3 * PERIOD);
         let counter = session.counter_of(first);
-        session.stop(first, 0).unwrap();
+        session.disable(first, 0).unwrap();
         let second = scene.start(&mut session, &precise(0).tagged(9).with_total());
         assert_eq!(session.counter_of(second), counter, "{what}");
         scene.mock.lose_registers();
@@ -165,12 +165,12 @@ fn records_of_an_event_that_left_have_the_periods_that_they_ended() {
             let mut session = scene.take();
             let event = scene.start(&mut session, &precise(0).with_total());
             scene.happen(0, 70);
-            session.stop(event, 0).unwrap();
+            session.disable(event, 0).unwrap();
             scene.table.set_period(event, 200).unwrap();
-            session.start(event, 0).unwrap();
+            session.enable(event, 0).unwrap();
             scene.happen(0, 30 + 200 + 200);
             if leaves {
-                session.stop(event, 0).unwrap();
+                session.disable(event, 0).unwrap();
             }
             session.report_samples(|sample| scene.note(&sample)).unwrap();
             let periods: Vec<_> = scene.seen.borrow().iter().map(|seen| seen.period).collect();
@@ -194,7 +194,7 @@ fn what_happens_while_a_task_reports_is_reported_once_and_as_its_own() {
             // Some processors have no records of this event.
             let other = session.open(&scene.counters, &[precise(2).with_total()]);
             let Ok(other) = other else { continue };
-            session.start(other, 0).unwrap();
+            session.enable(other, 0).unwrap();
             scene.happen(0, 2 * PERIOD);
             scene.happen(2, PERIOD);
             scene.happen(0, 2 * PERIOD);
@@ -240,8 +240,8 @@ fn a_record_that_is_due_is_not_lost_in_a_window() {
                     session.resume(0, |sample| scene.note(&sample)).map(|_| ()).unwrap();
                 }
                 2 => {
-                    session.stop(event, 0).unwrap();
-                    session.start(event, 0).unwrap();
+                    session.disable(event, 0).unwrap();
+                    session.enable(event, 0).unwrap();
                 }
                 _ => session.reprogram(|sample| scene.note(&sample)).map(|_| ()).unwrap(),
             }
@@ -267,8 +267,8 @@ fn a_lost_record_costs_its_count_and_no_more() {
             let mut session = scene.take();
             let event = scene.start(&mut session, &precise(0).with_total());
             scene.happen(0, 70);
-            session.stop(event, 0).unwrap();
-            session.start(event, 0).unwrap();
+            session.disable(event, 0).unwrap();
+            session.enable(event, 0).unwrap();
             scene.happen(0, 30 + 5);
             // The index is overwritten, as if nothing had been recorded.
             let [area, _] = words(scene.memory);
@@ -281,7 +281,7 @@ fn a_lost_record_costs_its_count_and_no_more() {
                 });
             });
             if leaves {
-                session.stop(event, 0).unwrap();
+                session.disable(event, 0).unwrap();
             }
             let total = session.read(event, 0).unwrap().value;
             assert!(total <= 105, "{what}: {total}");
@@ -374,12 +374,12 @@ fn both_facilities<F: EventFacility + 'static>(
             .map(|_| session.open(counters, &[precise(2).with_total().rotating()]).unwrap())
             .collect();
         let start = |session: &mut CounterSession<'static, _, _>| {
-            session.start(group, 0).unwrap();
+            session.enable(group, 0).unwrap();
         };
         if round % 2 == 0 {
             start(&mut session);
         }
-        alone.iter().for_each(|event| session.start(*event, 0).unwrap());
+        alone.iter().for_each(|event| session.enable(*event, 0).unwrap());
         if round % 2 != 0 {
             start(&mut session);
         }
@@ -396,7 +396,7 @@ fn both_facilities<F: EventFacility + 'static>(
         session.close(group, 0).unwrap();
         let more: Vec<_> =
             (0..2).map(|_| session.open(counters, &[precise(5).with_total()]).unwrap()).collect();
-        more.iter().for_each(|event| session.start(*event, 0).unwrap());
+        more.iter().for_each(|event| session.enable(*event, 0).unwrap());
         seen.borrow_mut().clear();
         mock.advance(&mut happened(5, 3 * PERIOD));
         assert_eq!(*seen.borrow(), [5; 6], "round {round}");
@@ -431,8 +431,8 @@ fn a_long_period_that_is_set_behind_waiting_records_is_not_longer_than_asked() {
             session.report_samples(|sample| scene.note(&sample)).unwrap();
             scene.happen(0, LONG - 7);
             if leaves {
-                session.stop(event, 0).unwrap();
-                session.start(event, 0).unwrap();
+                session.disable(event, 0).unwrap();
+                session.enable(event, 0).unwrap();
             }
             session.report_samples(|sample| scene.note(&sample)).unwrap();
             let periods = || scene.seen.borrow().iter().map(|seen| seen.period).collect::<Vec<_>>();
@@ -516,18 +516,18 @@ fn passes_by(
     let note = |sample: Sample<'_, Option<Pebs<'static>>>| scene.note(&sample);
     let mut thread = [ThreadEvent::Opened(alone)];
     if operation > 0 {
-        session.start(alone, 0).expect(what);
+        session.enable(alone, 0).expect(what);
     }
     if (4..6).contains(&operation) {
         session.disable(third, 0).expect(what);
-        session.start(group, 0).expect(what);
+        session.enable(group, 0).expect(what);
     }
     scene.happen(2, 130);
     pending.set(access);
     match operation {
-        0 => session.start_if_free(alone, 0).expect(what),
-        1 => session.stop(alone, 0).expect(what),
-        2 => session.start(group, 0).expect(what),
+        0 => session.enable_if_free(alone, 0).expect(what),
+        1 => session.disable(alone, 0).expect(what),
+        2 => session.enable(group, 0).expect(what),
         3 => session.switch_out(&mut thread, 0, note).expect(what),
         4 => session.enable(third, 0).expect(what),
         5 => session.disable(second, 0).expect(what),

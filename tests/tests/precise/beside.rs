@@ -75,7 +75,7 @@ fn a_long_period_on_any_counter_has_its_samples_where_it_ends() {
                 assert_eq!(on, CounterSet::FIXED, "{what}");
                 continue;
             };
-            session.start(event, 0).unwrap();
+            session.enable(event, 0).unwrap();
             for number in 1..=3 {
                 scene.happen(0, long - 1);
                 assert_eq!(scene.reported(), number - 1, "{what}");

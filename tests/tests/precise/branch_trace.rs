@@ -133,9 +133,9 @@ fn a_trace_goes_on_whatever_the_events_do_until_it_is_asked_otherwise() {
     scene.trace.trace(&mut session, true, false).unwrap();
     for _ in 0..2 {
         assert!(scene.mock.trace_branch(&user) && !scene.mock.trace_branch(&kernel));
-        session.start(event, 0).unwrap();
+        session.enable(event, 0).unwrap();
         assert!(scene.mock.trace_branch(&user));
-        session.stop(event, 0).unwrap();
+        session.disable(event, 0).unwrap();
     }
     assert!(scene.seen.borrow().is_empty());
     scene.trace.trace(&mut session, false, true).unwrap();
@@ -148,9 +148,9 @@ fn a_trace_goes_on_whatever_the_events_do_until_it_is_asked_otherwise() {
     assert_eq!((scene.seen.take().len(), scene.trace.is_tracing()), (1, false));
     // The request ends with the session.
     let mut session = scene.take();
-    session.start(event, 0).unwrap_err();
+    session.enable(event, 0).unwrap_err();
     let event = session.open(&scene.counters, &[raw(3)]).unwrap();
-    session.start(event, 0).unwrap();
+    session.enable(event, 0).unwrap();
     assert!(!scene.mock.trace_branch(&user) && !scene.mock.trace_branch(&kernel));
     session.shut_down().unwrap();
     nothing_is_enabled(scene.mock, "shut down");
@@ -227,7 +227,7 @@ fn each_interrupt_of_the_counters_reads_the_branches_out_and_so_does_the_traces_
         let mut session = scene.take();
         session.freeze_on_interrupt().unwrap();
         let event = session.open(&scene.counters, &[raw(3).every(10_000)]).unwrap();
-        session.start(event, 0).unwrap();
+        session.enable(event, 0).unwrap();
         let serve = || {
             let serviced = scene.serve(|_| ()).unwrap();
             claimed.set(claimed.get() + serviced.claim.interrupts());
@@ -298,7 +298,7 @@ fn with_an_interrupt_at_each_access_of_an_operation_each_branch_is_reported_once
                 scene.serve(|_| ()).unwrap();
             })));
             let event = session.open(&scene.counters, &[raw(3).every(10_000)]).unwrap();
-            session.start(event, 0).unwrap();
+            session.enable(event, 0).unwrap();
             scene.trace.trace(&mut session, true, false).unwrap();
             assert!(scene.mock.trace_branch(&call));
             let before = scene.mock.accesses().total();
@@ -332,7 +332,7 @@ fn after_a_lasting_fault_of_an_operation_a_repeat_does_it() {
             let scene = scene();
             let mut session = scene.take();
             let event = session.open(&scene.counters, &[raw(3).every(10_000)]).unwrap();
-            session.start(event, 0).unwrap();
+            session.enable(event, 0).unwrap();
             let mut traced = 0;
             if !begins {
                 scene.trace.trace(&mut session, true, false).unwrap();
@@ -375,8 +375,8 @@ fn a_trace_that_cannot_begin_does_not_begin_later_and_one_that_cannot_go_on_does
     let mut session = scene.take();
     let event = session.open(&scene.counters, &[raw(3).every(10_000)]).unwrap();
     let change = |session: &mut Traced| {
-        session.start(event, 0).unwrap();
-        session.stop(event, 0).unwrap();
+        session.enable(event, 0).unwrap();
+        session.disable(event, 0).unwrap();
     };
     let call = branch(0, 0x40_0000, 0x41_0000);
     for register in [0x1D9, 0x600] {
@@ -481,9 +481,9 @@ fn share<F: EventFacility + Records + 'static>(pair: fn(Option<Pebs<'static>>, T
             let event = session.open(&scene.counters, &[precise::precise(0)]).unwrap();
             if trace_begins {
                 trace.trace(&mut session, true, false).unwrap();
-                session.start(event, 0).unwrap();
+                session.enable(event, 0).unwrap();
             } else {
-                session.start(event, 0).unwrap();
+                session.enable(event, 0).unwrap();
                 trace.trace(&mut session, true, false).unwrap();
             }
             let area = words(scene.memory)[0].as_ptr() as u64;
@@ -526,7 +526,7 @@ fn a_trace_beside_precise_records_claims_their_interrupt_once() {
         let scene = beside.scene;
         let mut session = beside.take(beside.both());
         let event = session.open(&scene.counters, &[precise::precise(0)]).unwrap();
-        session.start(event, 0).unwrap();
+        session.enable(event, 0).unwrap();
         beside.trace.trace(&mut session, has_trace, false).unwrap();
         assert_eq!(scene.mock.trace_branch(&branch(0, 0x40_0000, 0x41_0000)), has_trace);
         scene.happen(0, PERIOD);

@@ -41,7 +41,7 @@ fn an_event_of_a_group_is_closed_although_registers_do_not_answer() {
                 let mut session = scene.take();
                 let events = [precise(0), precise(1).with_total()];
                 let Ok(group) = session.open(&scene.counters, &events) else { break };
-                session.start(group, 0).unwrap();
+                session.enable(group, 0).unwrap();
                 let ids: Vec<_> = session.group_events(group).collect();
                 scene.mock.clear();
                 scene.mock.inject(Fault::From(access));

@@ -34,7 +34,7 @@ fn counted(
         Err(CounterError::NotPrecise(reason)) => return Err(reason),
         outcome => outcome.unwrap_or_else(|error| panic!("{signature:#x}: {error}")),
     };
-    session.start(event, 0).unwrap();
+    session.enable(event, 0).unwrap();
     let counter = session.counter_of(event).unwrap();
     let outcome = if counter.is_fixed() && counter.number() == 1 {
         // Fixed counter 1 counts cycles.

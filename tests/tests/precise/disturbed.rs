@@ -32,12 +32,12 @@ fn switched(outcome: Result<(), EventsError>) -> Result<(), CounterError> {
 /// Operations, each with its name.
 fn operations() -> [(&'static str, Operation); 11] {
     [
-        ("start", |world| world.session.start(world.other, 0).reason()),
+        ("start", |world| world.session.enable(world.other, 0).reason()),
         ("report", |world| {
             let scene = world.scene;
             world.session.report_samples(|sample| scene.note(&sample))
         }),
-        ("stop", |world| world.session.stop(world.first, 0).reason()),
+        ("stop", |world| world.session.disable(world.first, 0).reason()),
         ("switch in", |world| {
             switched(world.session.switch_in(&world.scene.counters, &mut world.thread, 0))
         }),
@@ -221,8 +221,8 @@ fn after_a_fault_that_lasts_from_each_access_everything_is_well_again() {
                         }
                         scene.start(&mut world.session, &precise(0));
                     } else if world.session.counter_of(world.first).is_none() {
-                        let _ = world.session.stop(world.first, 0);
-                        world.session.start(world.first, 0).expect(&what);
+                        let _ = world.session.disable(world.first, 0);
+                        world.session.enable(world.first, 0).expect(&what);
                     }
                     let count = scene.reported();
                     let (written, dropped) = (mock.written_records(), scene.memory.dropped());
@@ -314,13 +314,13 @@ fn a_start_that_cannot_pause_the_other_events_leaves_their_records_in_the_buffer
         let other = session.open(&scene.counters, &[other]).unwrap();
         // IA32_PERF_GLOBAL_CTRL.
         scene.mock.inject(Fault::Register(0x38F));
-        let failed = session.start(other, 0);
+        let failed = session.enable(other, 0);
         scene.mock.inject(Fault::None);
         failures += u32::from(failed.is_err());
         let _ = session.report_samples(|sample| scene.note(&sample));
         session.reprogram(|sample| scene.note(&sample)).expect(&what);
         if session.counter_of(first).is_none() {
-            session.start(first, 0).expect(&what);
+            session.enable(first, 0).expect(&what);
         }
         scene.happen(0, PERIOD);
         scene.ends_after(session, 3, &what);
@@ -334,7 +334,7 @@ fn free_for_records(session: &mut Session, scene: &'static Scene) -> usize {
     let refused = loop {
         let event = session.open(&scene.counters, &[precise(3)]).unwrap();
         started.push(event);
-        if let Err(error) = session.start(event, 0) {
+        if let Err(error) = session.enable(event, 0) {
             break error;
         }
     };
@@ -386,7 +386,7 @@ fn fails_to_start(processor: Processor, events: &[Event], access: u32, next: Nex
     let free = free_for_records(&mut session, scene);
     let group: EventId = session.open(&scene.counters, events).unwrap();
     scene.mock.inject(Fault::From(access));
-    let started = session.start(group, 0);
+    let started = session.enable(group, 0);
     scene.mock.inject(Fault::None);
     let Err(error) = started else { return true };
     // The event may be counted: its records are no event's.
@@ -401,7 +401,7 @@ fn fails_to_start(processor: Processor, events: &[Event], access: u32, next: Nex
     if next != Next::ShutDown {
         if session.counter_of(first).is_none() {
             assert!(faulted, "{what}, {error:?}");
-            session.start(first, 0).expect(&what);
+            session.enable(first, 0).expect(&what);
         }
         assert_eq!(free_for_records(&mut session, scene), free, "{what}");
         let before = scene.samples(7);
@@ -428,11 +428,11 @@ fn after_a_stop_that_fails_at_any_access_its_counters_are_free() {
                 let (group, _) = scene.start_together(&mut session, &events);
                 let before = scene.mock.accesses().total();
                 scene.mock.inject(Fault::From(access));
-                let failed = session.stop(group, 0);
+                let failed = session.disable(group, 0);
                 let done = scene.mock.accesses().total() - before < access;
                 scene.mock.inject(Fault::None);
                 if failed.is_err() {
-                    let _ = session.stop(group, 0);
+                    let _ = session.disable(group, 0);
                     session.reprogram(|_| ()).expect(&what);
                 }
                 let now = free_for_records(&mut session, scene);

@@ -130,7 +130,7 @@ impl World {
             let event = event(self.events.len(), kind, true);
             let mut saved = SavedEvent::new(&scene.counters, &event.every(100_000)).unwrap();
             saved.set_period(&scene.table, PERIOD).unwrap();
-            let saved = saved.to_be_started(true);
+            let saved = saved.to_be_enabled(true);
             self.thread.push(ThreadEvent::SwitchedOut(saved));
             self.tags.push(self.events.len());
             self.events.push(Known {
@@ -159,10 +159,10 @@ impl World {
         let known = &self.events[which];
         let note = |sample: pmu_core::Sample<'_, _>| scene.note(&sample);
         match (operation, known.id, known.group) {
-            (0 | 1, Some(id), None) => self.session.start(id, now).is_ok(),
-            (0 | 1, _, Some(group)) => self.session.start(group, now).is_ok(),
-            (2, Some(id), None) => self.session.stop(id, now).is_ok(),
-            (2, _, Some(group)) => self.session.stop(group, now).is_ok(),
+            (0 | 1, Some(id), None) => self.session.enable(id, now).is_ok(),
+            (0 | 1, _, Some(group)) => self.session.enable(group, now).is_ok(),
+            (2, Some(id), None) => self.session.disable(id, now).is_ok(),
+            (2, _, Some(group)) => self.session.disable(group, now).is_ok(),
             (3 | 4, ..) => self.session.rotate(now).is_ok(),
             (5, ..) => {
                 let outcome = self.session.switch_out(&mut self.thread, now, note);

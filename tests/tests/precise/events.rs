@@ -26,9 +26,9 @@ fn each_overflow_is_one_sample_with_its_instruction() {
         let seen = |number| Seen { event, tag: 0, period: PERIOD, address: Some(address(number)) };
         assert_eq!(*scene.seen.borrow(), [0, 1, 2].map(seen), "{what}");
         assert_eq!(session.read(event, 0).unwrap().value, 3 * PERIOD + 7, "{what}");
-        session.stop(event, 0).unwrap();
+        session.disable(event, 0).unwrap();
         scene.happen(0, PERIOD);
-        session.start(event, 0).unwrap();
+        session.enable(event, 0).unwrap();
         scene.happen(0, PERIOD - 8);
         assert_eq!(scene.seen.borrow().len(), 3, "{what}");
         scene.happen(0, 1);
@@ -51,7 +51,7 @@ fn many_records_wait_and_are_counted() {
         assert_eq!(session.read(event, 0).unwrap().value, 5 * PERIOD + 3, "{what}");
         // The event leaves, and another one comes to its counter: the records are its own nevertheless.
         let counter = session.counter_of(event);
-        session.stop(event, 0).unwrap();
+        session.disable(event, 0).unwrap();
         assert_eq!(session.read(event, 0).unwrap().value, 5 * PERIOD + 3, "{what}");
         let other = scene.start(&mut session, &precise(0).tagged(9));
         assert_eq!(session.counter_of(other), counter, "{what}");
@@ -72,7 +72,7 @@ fn precise_events_and_plain_ones_are_of_one_group_and_rotate() {
         let mut session = scene.take();
         let events = [raw(2).user_only(), precise(0).with_total()];
         let group: EventId = session.open(&scene.counters, &events).expect(&what);
-        session.start(group, 0).expect(&what);
+        session.enable(group, 0).expect(&what);
         scene.happen(0, PERIOD);
         scene.happen(2, 11);
         let mut counts = [pmu_core::EventCount::default(); 2];
@@ -152,16 +152,16 @@ fn the_period_changes_in_the_handler_and_the_event_is_silenced_and_resumed() {
         scene.happen(0, 1 + 100_000);
         assert_eq!(periods(), [100, 70, 50, 200], "{what}: silent");
         assert_eq!(session.read(event, 0).unwrap().value, 100_420, "{what}");
-        session.stop(event, 0).unwrap();
+        session.disable(event, 0).unwrap();
         scene.table.set_period(event, 30).unwrap();
-        session.start(event, 0).unwrap();
+        session.enable(event, 0).unwrap();
         scene.happen(0, 30);
         assert_eq!(periods(), [100, 70, 50, 200, 30], "{what}");
         *scene.react.borrow_mut() = None;
         // From a task: at once, or with the next sample.
-        session.stop(event, 0).unwrap();
+        session.disable(event, 0).unwrap();
         scene.table.set_period(event, 60).unwrap();
-        session.start(event, 0).unwrap();
+        session.enable(event, 0).unwrap();
         scene.happen(0, 10);
         session.apply_period(event, 40, 0, |_| ()).unwrap();
         scene.happen(0, 39);
@@ -223,11 +223,11 @@ fn an_exclusive_event_is_alone_and_a_child_counts_as_its_parent() {
         let mut session = scene.take();
         let first = scene.start(&mut session, &precise(0).exclusive().tagged(1).with_total());
         let other = session.open(&scene.counters, &[precise(0).tagged(2)]).unwrap();
-        let refused = session.start(other, 0);
+        let refused = session.enable(other, 0);
         assert_eq!(refused.reason(), Err(CounterError::NoFreeCounter), "{what}");
         scene.happen(0, PERIOD);
-        let child = session.child_event(first, 3).unwrap().to_be_started(true);
-        session.stop(first, 0).unwrap();
+        let child = session.child_event(first, 3).unwrap().to_be_enabled(true);
+        session.disable(first, 0).unwrap();
         let mut thread = [ThreadEvent::SwitchedOut(child)];
         session.switch_in(&scene.counters, &mut thread, 0).unwrap();
         scene.happen(0, 2 * PERIOD);
@@ -295,7 +295,7 @@ fn events_that_leave_one_counter_after_another_keep_their_records() {
             let event = scene.start(&mut session, &precise(0).tagged(tag));
             scene.mock.inject_pmi(PmiFault::Lost);
             scene.happen(0, periods * PERIOD);
-            session.stop(event, 0).unwrap();
+            session.disable(event, 0).unwrap();
         }
         session.report_samples(|sample| scene.note(&sample)).unwrap();
         let tags: Vec<_> = scene.seen.borrow().iter().map(|seen| seen.tag).collect();

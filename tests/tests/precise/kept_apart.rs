@@ -229,7 +229,7 @@ fn threads_of_two_conditions_have_their_own() {
         let mut threads = vec![];
         for events in events {
             let Ok(group) = session.open(&scene.counters, &events(&processor)) else { break };
-            session.start(group, 0).unwrap();
+            session.enable(group, 0).unwrap();
             let mut thread: Vec<_> = session.group_events(group).map(ThreadEvent::Opened).collect();
             session.switch_out(&mut thread, 0, |_| ()).unwrap();
             threads.push(thread);

@@ -40,16 +40,16 @@ fn a_counted_event_and_a_precise_event_have_only_one_latency() {
         let register = unsafe { RegisterAddress::new(0x3F6) };
         let counted = Event::raw(EventSelect::from_bits(0x01CD)).with_extra(register, 30);
         let counted = session.open(&scene.counters, &[counted]).unwrap();
-        session.start(counted, 0).unwrap();
+        session.enable(counted, 0).unwrap();
         let in_use = Err(CounterError::ExtraRegisterInUse(0x3F6));
         let recorded = session.open(&scene.counters, &[latency(50)]).unwrap();
-        assert_eq!(session.start(recorded, 0).reason(), in_use);
-        session.stop(counted, 0).unwrap();
-        session.start(recorded, 0).unwrap();
+        assert_eq!(session.enable(recorded, 0).reason(), in_use);
+        session.disable(counted, 0).unwrap();
+        session.enable(recorded, 0).unwrap();
         assert_eq!(scene.read(0x3F6), 50);
-        assert_eq!(session.start(counted, 0).reason(), in_use);
-        session.stop(recorded, 0).unwrap();
-        session.start(counted, 0).unwrap();
+        assert_eq!(session.enable(counted, 0).reason(), in_use);
+        session.disable(recorded, 0).unwrap();
+        session.enable(counted, 0).unwrap();
         assert_eq!(scene.read(0x3F6), 30);
         scene.ends(session, processor.name);
     }
@@ -136,12 +136,12 @@ fn sapphire_rapids_counts_its_auxiliary_event_beside_a_latency_event() {
         // Only the latency event writes records.
         assert_eq!(scene.enabled(), 0b10);
         let other = session.open(&scene.counters, &loads(&processor, 31)).unwrap();
-        let busy = session.start(other, 0).map_err(|error| error.reason);
+        let busy = session.enable(other, 0).map_err(|error| error.reason);
         assert_eq!(busy, Err(CounterError::ExtraRegisterInUse(0x3F6)));
-        session.stop(group, 0).unwrap();
+        session.disable(group, 0).unwrap();
         assert_eq!((scene.read(0x186), scene.read(0x187)), (0, 0));
-        session.start(other, 0).unwrap();
-        session.stop(other, 0).unwrap();
+        session.enable(other, 0).unwrap();
+        session.disable(other, 0).unwrap();
         scene.ends(session, processor.name);
     }
 }

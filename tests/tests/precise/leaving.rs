@@ -88,7 +88,7 @@ fn take(scene: &'static Scene, told: Told) -> World {
 type Leaving = fn(&mut World, pmu_core::EventId);
 
 const LEAVING: [(&str, Leaving); 3] = [
-    ("stop", |session, event| session.stop(event, 0).unwrap()),
+    ("stop", |session, event| session.disable(event, 0).unwrap()),
     ("turn", |session, _| session.rotate(0).unwrap()),
     ("switch", |session, event| {
         let mut thread = [pmu_core::thread::ThreadEvent::Opened(event)];
@@ -102,10 +102,10 @@ fn counting(scene: &'static Scene, told: Told, count: u64) -> (World, pmu_core::
     let on = CounterSet::from_bits(1);
     let event = precise(0).on(on).with_total().rotating();
     let event = session.open(&scene.counters, &[event]).unwrap();
-    session.start(event, 0).unwrap();
+    session.enable(event, 0).unwrap();
     let plain = pmu_tests::opened::raw(2).on(on).user_only().rotating();
     let plain = session.open(&scene.counters, &[plain]).unwrap();
-    session.start(plain, 0).unwrap();
+    session.enable(plain, 0).unwrap();
     scene.happen(0, count);
     (session, event)
 }
@@ -160,9 +160,9 @@ fn a_bit_of_the_status_is_no_overflow_of_an_event_that_is_leaving() {
 fn continues(scene: &'static Scene, session: &mut World, event: pmu_core::EventId, what: &str) {
     assert_eq!(session.read(event, 0).unwrap().value, PERIOD + 30, "{what}");
     for other in session.events().collect::<Vec<_>>() {
-        let _ = session.stop(other, 0);
+        let _ = session.disable(other, 0);
     }
-    session.start(event, 0).unwrap();
+    session.enable(event, 0).unwrap();
     scene.happen(0, PERIOD - 31);
     assert_eq!(scene.samples(0), 1, "{what}: the rest of the period");
     scene.happen(0, 1);
@@ -186,7 +186,7 @@ fn an_interrupt_with_its_counters_bit_changes_nothing_while_an_event_comes() {
                 let event = session.group_events(group).next().unwrap();
                 let before = scene.mock.interrupts();
                 interrupt_at(scene, access, one);
-                session.start(group, 0).unwrap();
+                session.enable(group, 0).unwrap();
                 scene.mock.on_access(&|_| ());
                 let came = scene.mock.interrupts() - before;
                 scene.happen(0, PERIOD - 1);

@@ -52,7 +52,7 @@ fn an_interrupt_while_the_memory_is_taken_loses_no_buffer() {
             let mut session = scene.take();
             let event = session.open(&scene.counters, &[precise(0)]).unwrap();
             scene.mock.interrupt_at(access);
-            session.start(event, 0).unwrap();
+            session.enable(event, 0).unwrap();
             scene.mock.interrupt_at(0);
             assert_eq!(scene.memory.dropped(), Default::default(), "{what}");
             scene.happen(0, 2 * PERIOD);
@@ -121,16 +121,16 @@ fn a_plain_event_that_got_a_precise_events_counter_loses_no_overflow() {
         scene.lose_registers();
         session.reprogram(|_| ()).unwrap();
         let other = session.open(&scene.counters, &[plain().on(on_first)]).unwrap();
-        assert_eq!(session.start(other, 0).reason(), Err(CounterError::NoFreeCounter), "{what}");
-        session.stop(event, 0).unwrap();
-        session.start(other, 0).unwrap();
+        assert_eq!(session.enable(other, 0).reason(), Err(CounterError::NoFreeCounter), "{what}");
+        session.disable(event, 0).unwrap();
+        session.enable(other, 0).unwrap();
         for number in 1..=3 {
             scene.happen(2, 10_000);
             assert_eq!(scene.samples(PLAIN), number, "{what}");
         }
-        assert_eq!(session.start(event, 0).reason(), Err(CounterError::NoFreeCounter), "{what}");
-        session.stop(other, 0).unwrap();
-        session.start(event, 0).unwrap();
+        assert_eq!(session.enable(event, 0).reason(), Err(CounterError::NoFreeCounter), "{what}");
+        session.disable(other, 0).unwrap();
+        session.enable(event, 0).unwrap();
         scene.happen(0, PERIOD);
         scene.ends_after(session, 1, &what);
     }
@@ -189,9 +189,9 @@ fn no_precise_event_starts_beside_an_exclusive_event() {
         let mut session = scene.take();
         let exclusive = scene.start(&mut session, &raw(2).exclusive());
         let event = session.open(&scene.counters, &[precise(0)]).unwrap();
-        assert_eq!(session.start(event, 0).reason(), Err(CounterError::NoFreeCounter), "{what}");
-        session.stop(exclusive, 0).unwrap();
-        session.start(event, 0).unwrap();
+        assert_eq!(session.enable(event, 0).reason(), Err(CounterError::NoFreeCounter), "{what}");
+        session.disable(exclusive, 0).unwrap();
+        session.enable(event, 0).unwrap();
         scene.happen(0, PERIOD);
         scene.ends_after(session, 1, &what);
     }
@@ -313,7 +313,7 @@ fn a_precise_events_counter_is_not_given_to_another_owner() {
         scene.happen(0, PERIOD);
         scene.all_reported(&what);
         assert_eq!(scene.reported(), 1, "{what}");
-        session.stop(event, 0).unwrap();
+        session.disable(event, 0).unwrap();
         session.give_back(counter.only()).unwrap();
         assert_eq!(scene.enabled() & counter.only().bits(), 0, "{what}");
         scene.ends(session, &what);
@@ -341,7 +341,7 @@ fn an_exact_event_is_started_on_an_exact_counter_and_on_no_other() {
         }
         assert_eq!(scene.enabled(), exact.bits(), "{what}");
         let another = session.open(&scene.counters, &[event]).unwrap();
-        assert_eq!(session.start(another, 0).reason(), Err(CounterError::NoFreeCounter), "{what}");
+        assert_eq!(session.enable(another, 0).reason(), Err(CounterError::NoFreeCounter), "{what}");
         scene.ends(session, &what);
     }
 }

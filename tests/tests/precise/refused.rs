@@ -51,7 +51,7 @@ fn a_start_that_fails_leaves_the_other_event_recording() {
             let mut session = scene.take();
             let first = scene.start(&mut session, &precise(0));
             let other = session.open(&scene.counters, &[precise(3)]).unwrap();
-            let outcome = scene.fails_twice_at(access, || session.start(other, 0).reason());
+            let outcome = scene.fails_twice_at(access, || session.enable(other, 0).reason());
             let Some(outcome) = outcome else {
                 assert!(access > 3);
                 break;
@@ -61,7 +61,7 @@ fn a_start_that_fails_leaves_the_other_event_recording() {
                 Err(CounterError::StateUnknown(_)) => {
                     session.reprogram(|sample| scene.note(&sample)).expect(&what);
                     if session.counter_of(first).is_none() {
-                        session.start(first, 0).expect(&what);
+                        session.enable(first, 0).expect(&what);
                     }
                 }
                 Err(CounterError::Unchanged(_)) => {}
@@ -91,7 +91,7 @@ fn a_latency_event_without_room_for_its_auxiliary_event_leaves_the_counter_free(
         }
         let group = session.open(&scene.counters, &loads(&processor, 30)).unwrap();
         for _ in 0..2 {
-            let refused = session.start(group, 0).map_err(|error| error.reason);
+            let refused = session.enable(group, 0).map_err(|error| error.reason);
             assert_eq!(refused, Err(CounterError::NoFreeCounter));
         }
         let event = scene.start(&mut session, &precise(3));
@@ -136,13 +136,13 @@ fn no_record_is_written_while_the_register_of_its_place_does_not_answer() {
                 let mut session = scene.take();
                 let event = session.open(&scene.counters, &[precise(0)]).unwrap();
                 if lost {
-                    session.start(event, 0).unwrap();
+                    session.enable(event, 0).unwrap();
                     scene.lose_registers();
                 }
                 scene.mock.inject(Fault::Register(register));
                 let failed = match lost {
                     true => session.reprogram(|sample| scene.note(&sample)).map(|_| ()),
-                    false => session.start(event, 0).reason(),
+                    false => session.enable(event, 0).reason(),
                 };
                 scene.mock.inject(Fault::None);
                 assert!(failed.is_err(), "{what}");
@@ -152,8 +152,8 @@ fn no_record_is_written_while_the_register_of_its_place_does_not_answer() {
                 assert_eq!(written, (0, 0), "{what}");
                 session.reprogram(|sample| scene.note(&sample)).expect(&what);
                 if session.counter_of(event).is_none() {
-                    let _ = session.stop(event, 0);
-                    session.start(event, 0).expect(&what);
+                    let _ = session.disable(event, 0);
+                    session.enable(event, 0).expect(&what);
                 }
                 scene.happen(0, PERIOD);
                 scene.ends_after(session, 1, &what);

@@ -29,7 +29,7 @@ fn each_record_of_each_format_is_reported_once_and_each_interrupt_is_claimed() {
         }
         scene.all_reported(&what);
         assert_eq!((scene.seen.borrow().len(), scene.samples(7)), (20, 20), "{what}");
-        session.stop(event, 0).unwrap();
+        session.disable(event, 0).unwrap();
         scene.happen(0, 10 * PERIOD);
         assert_eq!((mock.written_records(), scene.reported()), (20, 20), "{what}");
         assert_eq!(mock.with_pmu(|pmu| pmu.read(0x38F)), control, "{what}");
@@ -96,7 +96,7 @@ fn two_events_have_their_own_records() {
         }
         let tags = || scene.seen.borrow().iter().map(|seen| seen.tag).collect::<Vec<_>>();
         assert_eq!(tags(), [7, 3].repeat(5), "{what}");
-        session.stop(first, 0).unwrap();
+        session.disable(first, 0).unwrap();
         scene.happen(0, PERIOD);
         scene.happen(3, PERIOD);
         assert_eq!(tags()[10..], [3], "{what}");

@@ -145,7 +145,7 @@ impl Scene {
     #[track_caller]
     pub(crate) fn start(&'static self, session: &mut Session, event: &Event) -> EventId {
         let event = session.open(&self.counters, &[*event]).expect(self.processor.name);
-        session.start(event, 0).expect(self.processor.name);
+        session.enable(event, 0).expect(self.processor.name);
         event
     }
 
@@ -157,7 +157,7 @@ impl Scene {
         events: &[Event],
     ) -> (EventId, EventId) {
         let group = session.open(&self.counters, events).expect(self.processor.name);
-        session.start(group, 0).expect(self.processor.name);
+        session.enable(group, 0).expect(self.processor.name);
         (group, session.group_events(group).last().unwrap())
     }
 
@@ -340,7 +340,7 @@ impl Scene {
 pub(crate) fn thread(scene: &Scene, event: &Event) -> [ThreadEvent; 1] {
     // A saved event knows no table whose least period is less.
     let saved = SavedEvent::new(&scene.counters, &event.every(100_000)).unwrap();
-    let mut saved = saved.to_be_started(true);
+    let mut saved = saved.to_be_enabled(true);
     saved.set_period(&scene.table, PERIOD).unwrap();
     [ThreadEvent::SwitchedOut(saved)]
 }

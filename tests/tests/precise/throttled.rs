@@ -68,9 +68,9 @@ fn a_record_that_waited_throttles_until_the_tick_only() {
         scene.happen(0, 3 * PERIOD);
         scene.happen(0, 2);
         assert_eq!(scene.samples(1), 0, "{name}");
-        session.stop(event, 0).unwrap();
+        session.disable(event, 0).unwrap();
         scene.start(&mut session, &raw(2).on(was.only()).user_only().every(PERIOD).tagged(9));
-        session.start(event, 0).unwrap();
+        session.enable(event, 0).unwrap();
         assert_ne!(session.counter_of(event), Some(was), "{name}");
         // An interrupt of the other event reports them, and then its own period ends.
         for _ in 0..4 {

@@ -51,7 +51,7 @@ impl Interrupted {
             session.freeze_on_interrupt().unwrap();
         }
         let event = session.open(&scene.counters, &[raw(3).every(10_000)]).unwrap();
-        session.start(event, 0).unwrap();
+        session.enable(event, 0).unwrap();
 
         let unknown: &Unknown = Box::leak(Box::default());
         let overflows: &Cell<u32> = Box::leak(Box::default());

@@ -50,7 +50,7 @@ fn window(processor: Processor, by: Disturbance) -> u32 {
     scene.memory.set_threshold(PreciseThreshold::NearlyFull);
     let mut session = beside.take(beside.both());
     let event = session.open(&scene.counters, &[precise(0)]).unwrap();
-    session.start(event, 0).unwrap();
+    session.enable(event, 0).unwrap();
     beside.trace.trace(&mut session, true, false).unwrap();
     scene.happen(0, 2 * PERIOD);
     assert!(mock.trace_branch(&call()));
@@ -71,7 +71,7 @@ fn window(processor: Processor, by: Disturbance) -> u32 {
         let _ = run();
         session.reprogram(|sample| scene.note(&sample)).expect(&what);
         if session.counter_of(event).is_none() {
-            session.start(event, 0).expect(&what);
+            session.enable(event, 0).expect(&what);
         }
     }
     assert!(mock.trace_branch(&call()), "{what}");
@@ -130,7 +130,7 @@ fn a_reprogramming_that_fails_at_any_access_can_be_repeated() {
                 if failed.is_err() {
                     session.reprogram(|sample| scene.note(&sample)).expect(&what);
                     if session.counter_of(event).is_none() {
-                        session.start(event, 0).expect(&what);
+                        session.enable(event, 0).expect(&what);
                         // It goes on with what was left of its period.
                         let before = scene.mock.written_records();
                         while scene.mock.written_records() == before {
@@ -213,7 +213,7 @@ fn after_a_trace_beside_architectural_records_no_area_is_left() {
         let scene = beside.scene;
         let mut session = beside.take(beside.both());
         let event = session.open(&scene.counters, &[precise(0)]).unwrap();
-        session.start(event, 0).unwrap();
+        session.enable(event, 0).unwrap();
         beside.trace.trace(&mut session, true, false).unwrap();
         assert!(scene.mock.trace_branch(&call()));
         session.shut_down().unwrap();

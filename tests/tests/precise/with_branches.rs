@@ -77,7 +77,7 @@ fn samples_of<F: EventFacility + 'static>(
     memory.set_threshold(threshold);
     let asked = precise(0).with_branches(BranchFilter::USER);
     let event = session.open(counters, &[asked]).expect(&what);
-    session.start(event, 0).expect(&what);
+    session.enable(event, 0).expect(&what);
     let from = |numbers: &[u64]| {
         Some(numbers.iter().map(|number| branch(*number, Privilege::User).from).collect())
     };
@@ -92,7 +92,7 @@ fn samples_of<F: EventFacility + 'static>(
         let others = [raw(2).user_only().every(PERIOD).tagged(2), precise(3)];
         for other in others {
             let other = session.open(counters, &[other]).expect(&what);
-            session.start(other, 0).expect(&what);
+            session.enable(other, 0).expect(&what);
         }
         mock.advance(&mut happened(2, PERIOD));
         mock.advance(&mut happened(3, PERIOD));

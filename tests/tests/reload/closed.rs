@@ -18,7 +18,7 @@ fn a_closed_event_of_a_reload_group_returns_its_count() {
     kernel.table.set_min_period(10);
     let events = [raw(0).every(5_000).reloaded_by(0b10), raw(1).every(100_000).reloaded_by(0b10)];
     let opened = session.open(&kernel.unit, &events).unwrap();
-    session.start(opened, 0).unwrap();
+    session.enable(opened, 0).unwrap();
     let ids: Vec<_> = session.group_events(opened).collect();
     let last = session.close_member(ids[1], 10).unwrap();
     assert_eq!((last.enabled, last.running), (10, 10));

@@ -53,7 +53,7 @@ fn samples_come_only_where_the_sampled_event_is_frequent() {
         let mut session = kernel.take(&mock);
         kernel.table.set_min_period(10);
         let opened = session.open(&kernel.unit, &group(50, 1_000)).unwrap();
-        session.start(opened, 0).unwrap();
+        session.enable(opened, 0).unwrap();
         let ids: Vec<_> = session.group_events(opened).collect();
         let on = counters_of(&session, &ids);
         is_programmed(&mock, [on[0], on[1]], [50, 1_000], "started");
@@ -71,7 +71,7 @@ fn samples_come_only_where_the_sampled_event_is_frequent() {
         assert_eq!(kernel.reported.borrow().len(), naive.samples);
         assert!(kernel.reported.borrow().iter().all(|tag| *tag == 1));
         assert_eq!((kernel.unclaimed.get(), kernel.faulted.get()), (0, 0));
-        session.stop(opened, 0).unwrap();
+        session.disable(opened, 0).unwrap();
         assert_eq!(registers(&mock), []);
         session.close(opened, 0).unwrap();
         session.shut_down().unwrap();
@@ -90,7 +90,7 @@ fn the_reloads_follow_a_group_that_moves_rotates_and_is_switched() {
         .map(|(period, every)| {
             let events = group(period, every).map(Event::rotating);
             let opened = session.open(&kernel.unit, &events).unwrap();
-            session.start(opened, 0).unwrap();
+            session.enable(opened, 0).unwrap();
             (opened, [period as u32, every as u32])
         })
         .collect();
@@ -123,7 +123,7 @@ fn the_reloads_follow_a_group_that_moves_rotates_and_is_switched() {
         let mut saved =
             group(period, every).map(|event| SavedEvent::new(&kernel.unit, &event).unwrap());
         SavedEvent::make_group(&mut saved).unwrap();
-        let events = saved.map(|event| ThreadEvent::SwitchedOut(event.to_be_started(true)));
+        let events = saved.map(|event| ThreadEvent::SwitchedOut(event.to_be_enabled(true)));
         (events, [period as u32, every as u32])
     });
     for turn in 0..6 {
@@ -147,7 +147,7 @@ fn single_members_windows_and_a_suspend_keep_the_registers_right() {
     let kernel = Kernel::new(&mock, false);
     let mut session = kernel.take(&mock);
     let opened = session.open(&kernel.unit, &group(5_000, 50_000)).unwrap();
-    session.start(opened, 0).unwrap();
+    session.enable(opened, 0).unwrap();
     let ids: Vec<_> = session.group_events(opened).collect();
     let on = counters_of(&session, &ids);
     // Without its reloading event, nothing reloads the sampled one.
@@ -179,7 +179,7 @@ fn left_over_reloads_of_the_sessions_counters_are_cleared() {
     }
     let mut session = kernel.take(&mock);
     let event = session.open(&kernel.unit, &[raw(2).every(5_000)]).unwrap();
-    session.start(event, 0).unwrap();
+    session.enable(event, 0).unwrap();
     assert_eq!(registers(&mock), []);
     assert!(interrupts(&mock, session.counter_of(event).unwrap().bit()).0);
     // The same memory, after another owner.
@@ -188,7 +188,7 @@ fn left_over_reloads_of_the_sessions_counters_are_cleared() {
     assert!(written.is_some());
     let mut session = kernel.take(&mock);
     let event = session.open(&kernel.unit, &[raw(2).every(5_000)]).unwrap();
-    session.start(event, 0).unwrap();
+    session.enable(event, 0).unwrap();
     assert_eq!(registers(&mock), []);
 }
 
@@ -200,10 +200,10 @@ fn a_group_whose_reload_register_faults_does_not_run() {
         let kernel = Kernel::new(&mock, false);
         let mut session = kernel.take(&mock);
         let beside = session.open(&kernel.unit, &[raw(2).every(5_000)]).unwrap();
-        session.start(beside, 0).unwrap();
+        session.enable(beside, 0).unwrap();
         let opened = session.open(&kernel.unit, &group(5_000, 50_000)).unwrap();
         mock.inject(Fault::Register(register));
-        let started = session.start(opened, 0);
+        let started = session.enable(opened, 0);
         mock.inject(Fault::None);
         let what = format!("{register:#x}: {started:?}");
         let ids: Vec<_> = session.group_events(opened).collect();
@@ -266,7 +266,7 @@ fn illegal_combinations_are_typed_errors() {
         Err((CounterError::NotReloadable, 0b10))
     );
     // Switched in without a group.
-    let mut events = [ThreadEvent::SwitchedOut(unplaced[0].to_be_started(true))];
+    let mut events = [ThreadEvent::SwitchedOut(unplaced[0].to_be_enabled(true))];
     let switched = session.switch_in(&kernel.unit, &mut events, 0);
     assert_eq!(switched.map_err(|error| error.reason), Err(CounterError::NotReloadable));
     assert!(matches!(events[0], ThreadEvent::SwitchedOut(_)));
@@ -290,7 +290,7 @@ fn an_interrupt_before_each_access_finds_no_counter_that_reloads_itself_with_its
         mock.on_interrupt(&handler);
         let mut session = kernel.take(&mock);
         let beside = session.open(&kernel.unit, &[raw(2).every(5_000).tagged(3)]).unwrap();
-        session.start(beside, 0).unwrap();
+        session.enable(beside, 0).unwrap();
         let opened = session.open(&kernel.unit, &group(5_000, 50_000)).unwrap();
         let (made, inside) = (Cell::new(0), Cell::new(false));
         let before = |mock: &Mock<'_>| {
@@ -309,8 +309,8 @@ fn an_interrupt_before_each_access_finds_no_counter_that_reloads_itself_with_its
             inside.set(false);
         };
         mock.on_access(&before);
-        session.start(opened, 0).unwrap();
-        session.stop(opened, 0).unwrap();
+        session.enable(opened, 0).unwrap();
+        session.disable(opened, 0).unwrap();
         inside.set(true);
         assert_eq!(kernel.unclaimed.get(), 0, "before {access}");
         assert_eq!(registers(&mock), []);
@@ -333,7 +333,7 @@ fn a_fault_at_each_access_leaves_no_counter_reloaded_for_an_event_that_does_not_
         let mut session = kernel.take(&mock);
         let opened = session.open(&kernel.unit, &group(5_000, 50_000)).unwrap();
         mock.inject(if permanent { Fault::From(access) } else { Fault::At(access) });
-        let started = session.start(opened, 0);
+        let started = session.enable(opened, 0);
         mock.inject(Fault::None);
         if !permanent {
             assert_eq!(started, Ok(()), "{what}");
@@ -345,12 +345,12 @@ fn a_fault_at_each_access_leaves_no_counter_reloaded_for_an_event_that_does_not_
             // Whatever is left, `reprogram` makes the counters usable again.
             session.reprogram(|_| ()).unwrap();
             assert_eq!(registers(&mock), [], "{what}");
-            session.start(opened, 0).unwrap();
+            session.enable(opened, 0).unwrap();
         }
         let on = counters_of(&session, &ids);
         is_programmed(&mock, [on[0], on[1]], [5_000, 50_000], &what);
         mock.inject(if permanent { Fault::From(access) } else { Fault::At(access) });
-        let stopped = session.stop(opened, 0);
+        let stopped = session.disable(opened, 0);
         mock.inject(Fault::None);
         if stopped.is_err() {
             session.reprogram(|_| ()).unwrap();
@@ -373,7 +373,7 @@ fn a_threads_group_is_not_counted_on_a_core_without_counter_reload_and_no_error_
     let mut plain =
         CounterSession::take(source, &without.unit, CounterSet::ALL, &other, memory).unwrap();
     let opened = session.open(&kernel.unit, &group(50, 1_000)).unwrap();
-    session.start(opened, 0).unwrap();
+    session.enable(opened, 0).unwrap();
     let mut events: Vec<ThreadEvent> =
         session.group_events(opened).map(ThreadEvent::Opened).collect();
     session.switch_out(&mut events, 10, |_| ()).unwrap();
@@ -385,7 +385,7 @@ fn a_threads_group_is_not_counted_on_a_core_without_counter_reload_and_no_error_
             other => panic!("{other:?}"),
         })
         .collect();
-    assert!(ids.iter().all(|id| plain.is_started(*id) && plain.counter_of(*id).is_none()));
+    assert!(ids.iter().all(|id| plain.is_enabled(*id) && plain.counter_of(*id).is_none()));
     plain.switch_out(&mut events, 30, |_| ()).unwrap();
     session.switch_in(&kernel.unit, &mut events, 30).unwrap();
     let ThreadEvent::Opened(sampled) = events[0] else { panic!("{events:?}") };

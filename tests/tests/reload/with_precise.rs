@@ -242,13 +242,13 @@ fn a_session_with_counter_reload_has_precise_events_beside_its_groups() {
         kernel.table.set_min_period(10);
         let event = raw(2).user_only().every(100).precise(Precision::ConstantSkid);
         let event = session.open(&kernel.unit, &[event]).unwrap();
-        session.start(event, 0).unwrap();
+        session.enable(event, 0).unwrap();
         // The group is programmed after the records, and again.
         for round in 1..4u32 {
             let misses = raw(0).every(50).reloaded_by(0b10);
             let branches = raw(1).every(1_000).reloaded_by(0b10);
             let group = session.open(&kernel.unit, &[misses, branches]).unwrap();
-            session.start(group, 0).unwrap();
+            session.enable(group, 0).unwrap();
             pass(mock, &[(0, 30)]);
             pass(mock, &[(1, 1_000)]);
             pass(mock, &[(0, 49)]);

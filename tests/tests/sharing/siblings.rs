@@ -93,36 +93,36 @@ fn a_memory_event_and_the_siblings_events_never_have_counters_of_one_number() {
     let [mut first, mut second] = core.take();
     // The sibling's plain event is on counter 0: a memory event takes another.
     let plain = open(&mut second, &processor, raw(6).on(on(0)));
-    second.start(plain, 0).unwrap();
+    second.enable(plain, 0).unwrap();
     let narrow = open(&mut first, &processor, raw(2).on(on(0)));
-    assert_eq!(first.start(narrow, 0).reason(), Err(CounterError::NoFreeCounter));
+    assert_eq!(first.enable(narrow, 0).reason(), Err(CounterError::NoFreeCounter));
     let loads = open(&mut first, &processor, raw(2));
-    first.start(loads, 0).unwrap();
+    first.enable(loads, 0).unwrap();
     assert_eq!(first.counter_of(loads).map(CounterId::bit), Some(1));
     // A plain one shares counter 0 with the sibling; none of the sibling's gets counter 1.
     let beside = open(&mut first, &processor, raw(7).on(on(0)));
-    first.start(beside, 0).unwrap();
+    first.enable(beside, 0).unwrap();
     let refused = open(&mut second, &processor, raw(7).on(on(1)));
-    assert_eq!(second.start(refused, 0).reason(), Err(CounterError::NoFreeCounter));
+    assert_eq!(second.enable(refused, 0).reason(), Err(CounterError::NoFreeCounter));
     let moved = open(&mut second, &processor, raw(7));
-    second.start(moved, 0).unwrap();
+    second.enable(moved, 0).unwrap();
     assert_eq!(second.counter_of(moved).map(CounterId::bit), Some(2));
     // Fixed counters are not affected, and a free counter alone is not enough to know.
     let fixed = open(&mut second, &processor, raw(0));
-    second.start(fixed, 0).unwrap();
+    second.enable(fixed, 0).unwrap();
     assert!(second.counter_of(fixed).is_some_and(CounterId::is_fixed));
-    let if_free = second.start_if_free(refused, 0);
+    let if_free = second.enable_if_free(refused, 0);
     assert_eq!(if_free, Err(CounterError::NoCounterForEvent));
     // A memory event that stops leaves its counter's number to the sibling.
-    first.stop(loads, 1).unwrap();
-    second.start(refused, 1).unwrap();
+    first.disable(loads, 1).unwrap();
+    second.enable(refused, 1).unwrap();
     assert_eq!(second.counter_of(refused).map(|on| on.bit()), Some(1));
     // Counter 3 is left for a memory event, and counters of the sibling that has ended.
-    first.start(loads, 2).unwrap();
+    first.enable(loads, 2).unwrap();
     assert_eq!(first.counter_of(loads).map(CounterId::bit), Some(3));
     second.shut_down().unwrap();
     first.close(beside, 3).unwrap();
-    first.start(narrow, 3).unwrap();
+    first.enable(narrow, 3).unwrap();
     first.shut_down().unwrap();
 }
 
@@ -133,9 +133,9 @@ fn a_memory_event_waits_for_the_sibling() {
     let core = Core::new(&processor);
     let [mut first, mut second] = core.take();
     let blocking = open(&mut second, &processor, raw(3).on(on(2)));
-    second.start(blocking, 0).unwrap();
+    second.enable(blocking, 0).unwrap();
     let waits = open(&mut first, &processor, raw(2).on(on(2)).rotating());
-    first.start(waits, 0).unwrap();
+    first.enable(waits, 0).unwrap();
     assert_eq!(first.event_status(waits), Ok(EventStatus::Inactive));
     first.rotate(1).unwrap();
     assert_eq!(first.event_status(waits), Ok(EventStatus::Inactive));
@@ -149,7 +149,7 @@ fn a_memory_event_waits_for_the_sibling() {
     let ThreadEvent::Opened(blocking) = thread[0] else { panic!("{thread:?}") };
     assert_eq!(second.event_status(blocking), Ok(EventStatus::Error));
     first.shut_down().unwrap();
-    second.start(blocking, 4).unwrap();
+    second.enable(blocking, 4).unwrap();
     second.shut_down().unwrap();
 }
 
@@ -187,9 +187,9 @@ fn random_operations_of_two_siblings_keep_the_rule() {
             let (id, kind, on) = events[which][random.below(8) as usize];
             match random.below(4) {
                 0 => sessions[which].rotate(now).unwrap(),
-                _ if sessions[which].is_started(id) => sessions[which].stop(id, now).unwrap(),
+                _ if sessions[which].is_enabled(id) => sessions[which].disable(id, now).unwrap(),
                 _ => {
-                    let started = sessions[which].start(id, now);
+                    let started = sessions[which].enable(id, now);
                     if sessions[which].counter_of(id).is_none() {
                         let [own, _] = use_of(&sessions, which);
                         let [all, memory] = use_of(&sessions, 1 - which);
@@ -221,17 +221,17 @@ fn a_fault_at_each_access_leaves_no_counter_to_both() {
             let loads = open(&mut first, &processor, raw(2).on(on(0)));
             core.mocks[0].clear();
             core.mocks[0].inject(fault);
-            let started = first.start(loads, 0);
+            let started = first.enable(loads, 0);
             reached = core.mocks[0].accesses().total() >= access;
             let runs = running(&core.mocks[0]).contains(CounterId::general(0).unwrap());
             core.mocks[0].inject(Fault::None);
             let other = open(&mut second, &processor, raw(6).on(on(0)));
-            let beside = second.start(other, 0);
+            let beside = second.enable(other, 0);
             assert!(!(runs && beside.is_ok()), "{fault:?}: {started:?}");
             assert!(started.is_ok() || matches!(fault, Fault::From(_)), "{fault:?}");
             first.shut_down().unwrap();
             if beside.is_err() {
-                second.start(other, 1).unwrap();
+                second.enable(other, 1).unwrap();
             }
             second.shut_down().unwrap();
         }
@@ -249,7 +249,7 @@ fn the_other_sources_share_nothing() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
         let loads = counters.open(&processor.unit, &[raw(2)]).unwrap();
-        counters.start_if_free(loads, 0).unwrap();
+        counters.enable_if_free(loads, 0).unwrap();
         counters.shut_down().unwrap();
     }
 }
@@ -276,14 +276,14 @@ fn sources_and_events_of_a_machine_are_scheduled_exclusively() {
     let counters = second.counters_mut();
     let mut open = |on| counters.open(&processor.unit, &[raw(2).on(on)]).unwrap();
     let [beside, other] = [open(used), open(CounterSet::GENERAL)];
-    assert_eq!(counters.start(beside, 0).reason(), Err(CounterError::NoFreeCounter));
-    counters.start(other, 0).unwrap();
+    assert_eq!(counters.enable(beside, 0).reason(), Err(CounterError::NoFreeCounter));
+    counters.enable(other, 0).unwrap();
     let others = counters.counter_of(other).unwrap().only();
     assert!((others & used).is_empty());
     // The source's next counter is not the memory event's.
     first.stop(source).unwrap();
-    counters.stop(other, 0).unwrap();
-    counters.start(beside, 0).unwrap();
+    counters.disable(other, 0).unwrap();
+    counters.enable(beside, 0).unwrap();
     first.start(source).unwrap();
     assert!((running(&core.mocks[0]) & used).is_empty());
     first.shut_down().unwrap();

@@ -79,7 +79,7 @@ impl Processor {
             CounterSession::take(source, &self.unit, CounterSet::ALL, &mock, &self.memory).unwrap();
         let id = counters.open(&self.unit, &[*event]).unwrap();
         self.watchdog.watch(id);
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         let counter = counters.counter_of(id).unwrap();
         for (count, ticks) in steps {
             let mut feed = Feed::new(&fed());
@@ -280,7 +280,7 @@ fn a_watchdog_whose_counter_fell_out_says_so_and_moves_to_another() {
     let id = counters.open(&processor.unit, &[event]).unwrap();
     processor.watchdog.watch(id);
     assert!(processor.watchdog.is_blind(memory), "not started");
-    counters.start(id, 0).unwrap();
+    counters.enable(id, 0).unwrap();
     assert!(!processor.watchdog.is_blind(memory));
     // IA32_FIXED_CTR1.
     mock.inject(Fault::Register(0x30A));
@@ -292,7 +292,7 @@ fn a_watchdog_whose_counter_fell_out_says_so_and_moves_to_another() {
     pass(EventKey::fixed(1).unwrap());
     assert_eq!((errors.get(), processor.watchdog.is_blind(memory)), (1, true));
     assert_eq!(verdicts.take(), [false], "the tick had a whole period");
-    counters.start(id, 0).unwrap();
+    counters.enable(id, 0).unwrap();
     assert_eq!(counters.counter_of(id), CounterId::general(0));
     assert!(!processor.watchdog.is_blind(memory));
     pass(CYCLES);

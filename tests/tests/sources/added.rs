@@ -265,7 +265,7 @@ fn opened_events_beside_added_sources_stay_events() {
         let unit = *machine.emon.unit();
         let event = Event::generic(GenericEvent::Instructions).every(0x1000).tagged(0x22);
         let event = session.counters_mut().open(&unit, &[event]).unwrap();
-        session.counters_mut().start(event, 0).unwrap();
+        session.counters_mut().enable(event, 0).unwrap();
         session.start(source(0x22)).unwrap();
         happen(mock, 1, 0x1000);
         happen(mock, 2, 0x1_0000);

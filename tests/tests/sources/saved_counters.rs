@@ -133,7 +133,7 @@ fn beside<I: EventSource<Processor = Snapshot>>(
     }
     let counters = session.counters_mut();
     let event = counters.open(&processor.unit, &[opened::raw(2)]).unwrap();
-    counters.start(event, 0).unwrap();
+    counters.enable(event, 0).unwrap();
     if !is_saved {
         session.save(&mut area, |o| panic!("{o:?}")).unwrap();
     }
@@ -179,7 +179,7 @@ fn restored<I: EventSource<Processor = Snapshot>>(processor: &Processor, interfa
     let events: Vec<_> = (1..only.len())
         .map(|_| {
             let id = counters.open(&processor.unit, &[opened::raw(2)]).unwrap();
-            counters.start(id, 0).unwrap();
+            counters.enable(id, 0).unwrap();
             id
         })
         .collect();
@@ -187,12 +187,12 @@ fn restored<I: EventSource<Processor = Snapshot>>(processor: &Processor, interfa
     assert_eq!(counters.counter_of(events[0]), Some(first), "{processor:?}");
     // One more event leaves no counter: nothing is changed.
     let last = counters.open(&processor.unit, &[opened::raw(3)]).unwrap();
-    counters.start(last, 0).unwrap();
+    counters.enable(last, 0).unwrap();
     let before = mock.with_pmu(|pmu| pmu.state());
     let refused = Err(InterfaceError::Counters(CounterError::NotRestorable));
     assert_eq!(session.restore(&area), refused, "{processor:?}");
     assert_eq!(mock.with_pmu(|pmu| pmu.state()), before, "{processor:?}");
-    session.counters_mut().stop(last, 0).unwrap();
+    session.counters_mut().disable(last, 0).unwrap();
     session.restore(&area).unwrap();
     assert!(session.is_running(source));
     assert_eq!(session.restore(&area), refused, "{processor:?}: it is restored already");

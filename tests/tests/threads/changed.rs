@@ -40,8 +40,8 @@ fn counts(
     let mut counters = processor.take(&mock, &memory, &table);
     let group = counters.open(unit, &[raw(2), raw(3), raw(4)]).unwrap();
     let alone = counters.open(unit, &[raw(5)]).unwrap();
-    counters.start(group, 0).unwrap();
-    counters.start(alone, 0).unwrap();
+    counters.enable(group, 0).unwrap();
+    counters.enable(alone, 0).unwrap();
     let members: Vec<_> = counters.group_events(group).collect();
     let mut thread = [members[0], members[1], members[2], alone].map(ThreadEvent::Opened);
     let mut worked = 0;
@@ -104,7 +104,7 @@ fn a_child_has_the_groups_of_its_parent_and_its_counts_are_the_parents() {
         let unit = &processor.unit;
         let mut counters = processor.take(&mock, &memory, &table);
         let saved = |kind: usize| {
-            SavedEvent::new(unit, &raw(kind).tagged(kind as u64)).unwrap().to_be_started(true)
+            SavedEvent::new(unit, &raw(kind).tagged(kind as u64)).unwrap().to_be_enabled(true)
         };
         let mut group = [saved(2), saved(3)];
         SavedEvent::make_group(&mut group).unwrap();
@@ -134,7 +134,7 @@ fn a_child_has_the_groups_of_its_parent_and_its_counts_are_the_parents() {
         assert_eq!(counters.read_group(id_of(&child[0]), 5, &mut read), Ok(2));
         (2..6).for_each(|kind| happen(&mock, kind, 7));
         let running = ThreadEvent::inherit(&child, &mut [ThreadEvent::Unused; 5], |tag| tag);
-        assert_eq!(running.reason(), Err(CounterError::AlreadyStarted(id_of(&child[0]))));
+        assert_eq!(running.reason(), Err(CounterError::IsEnabled(id_of(&child[0]))));
         // Stopping the child's group leaves the parent's as it is.
         counters.switch_out(&mut child, 9, |o| panic!("{o:?}")).unwrap();
         ThreadEvent::disable(&mut child, 0).unwrap();
@@ -157,7 +157,7 @@ fn what_no_event_is_or_what_runs_is_refused_and_left() {
         assert_eq!(change(&mut thread, 1).reason(), Err(CounterError::NoEvents));
         assert_eq!(change(&mut thread, 2).reason(), Err(CounterError::NoEvents));
         let mut thread = [ThreadEvent::Unused, ThreadEvent::Opened(id)];
-        assert_eq!(change(&mut thread, 1).reason(), Err(CounterError::AlreadyStarted(id)));
+        assert_eq!(change(&mut thread, 1).reason(), Err(CounterError::IsEnabled(id)));
         assert_eq!(thread, [ThreadEvent::Unused, ThreadEvent::Opened(id)]);
     }
 }

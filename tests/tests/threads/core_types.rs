@@ -1,9 +1,7 @@
 //! Events of one type of core of a hybrid machine, whose thread runs on the other, too.
 
-use pmu_core::error::CounterError;
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{CounterSession, CounterSet, Event, EventCount, EventId, Events, GenericEvent};
-use pmu_tests::Reason;
 use pmu_tests::opened::*;
 use pmu_tests::recorded;
 use pmu_virt::configuration::IntelConfiguration;
@@ -68,8 +66,8 @@ fn a_raw_event_of_one_type_of_core_counts_nothing_on_the_other() {
     let alone = alone.into_iter().chain([anywhere]);
     let opened = alone.map(|event| first.open(&units[0], &[event]).unwrap());
     let opened: Vec<EventId> = opened.collect();
-    opened.iter().for_each(|id| first.start(*id, 0).unwrap());
-    first.start(group, 0).unwrap();
+    opened.iter().for_each(|id| first.enable(*id, 0).unwrap());
+    first.enable(group, 0).unwrap();
     let members: Vec<EventId> = first.group_events(group).collect();
     let mut thread = [ThreadEvent::Unused; 5];
     let all = opened.into_iter().chain(members);
@@ -87,7 +85,7 @@ fn a_raw_event_of_one_type_of_core_counts_nothing_on_the_other() {
             let counts = !on_second || (1..3).contains(&place);
             let on = here.counter_of(id(thread[place])).is_some();
             assert_eq!(on, counts, "turn {turn}, event {place}");
-            assert!(here.is_started(id(thread[place])));
+            assert!(here.is_enabled(id(thread[place])));
             happen(mock, kind, 0x300);
             expected[place].enabled += 10;
             expected[place].running += if counts { 10 } else { 0 };
@@ -114,7 +112,7 @@ fn an_event_whose_counters_the_core_lacks_stands_still_without_an_error() {
         [0, 1].map(|n| take(&cores[0], &cores[n], &mocks[n], &memories[n], &tables[n]));
     let event = raw(2).on(CounterSet::from_bits(1 << 7));
     let opened = first.open(&cores[0].unit, &[event]).unwrap();
-    first.start(opened, 0).unwrap();
+    first.enable(opened, 0).unwrap();
     let mut thread = [ThreadEvent::Opened(opened)];
     first.switch_out(&mut thread, 5, |o| panic!("{o:?}")).unwrap();
     assert_eq!(second.switch_in(&cores[1].unit, &mut thread, 10), Ok(()));
@@ -123,9 +121,9 @@ fn an_event_whose_counters_the_core_lacks_stands_still_without_an_error() {
     let count = EventCount { value: 0, enabled: 9, running: 5 };
     assert_eq!(second.read(there, 14), Ok(count));
     // Stopped and started there, it keeps its times.
-    second.stop(there, 15).unwrap();
-    assert_eq!(second.start(there, 25), Ok(()));
-    assert_eq!(second.start(there, 25).reason(), Err(CounterError::AlreadyStarted(there)));
+    second.disable(there, 15).unwrap();
+    assert_eq!(second.enable(there, 25), Ok(()));
+    assert_eq!(second.enable(there, 26), Ok(()));
     second.switch_out(&mut thread, 30, |o| panic!("{o:?}")).unwrap();
     first.switch_in(&cores[0].unit, &mut thread, 40).unwrap();
     happen(&mocks[0], 2, 3);

@@ -260,7 +260,7 @@ fn an_event_that_its_core_hides_from_user_mode_has_no_view() {
     let mut counters = on_core(&boot, &hiding, &mock, &memory, &table);
     for (event, hidden) in [(raw(2), true), (raw(2).with_user_reads(), false)] {
         let id = counters.open(&hiding.unit, &[event]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         let counter = counters.counter_of(id).unwrap();
         let view = counters.user_view(id, 0).unwrap();
         let index = hiding.unit.counter(counter).unwrap().read_index();
@@ -298,9 +298,9 @@ fn a_thread_s_named_event_stands_still_with_its_group_where_the_core_lacks_it() 
     let mut thread = [ThreadEvent::Unused; 4];
     let all = [alone, by_number].into_iter().chain(here.group_events(group));
     thread.iter_mut().zip(all).for_each(|(place, id)| *place = ThreadEvent::Opened(id));
-    here.start(alone, 0).unwrap();
-    here.start(by_number, 0).unwrap();
-    here.start(group, 0).unwrap();
+    here.enable(alone, 0).unwrap();
+    here.enable(by_number, 0).unwrap();
+    here.enable(group, 0).unwrap();
     here.switch_out(&mut thread, 10, |o| panic!("{o:?}")).unwrap();
     other.clear();
     assert_eq!(there.switch_in(&lacking.unit, &mut thread, 100), Ok(()));
@@ -334,7 +334,7 @@ fn a_thread_s_event_is_hidden_from_user_mode_on_each_core_that_can_hide_it() {
                 let mut counters = on_core(&kinds[0], &kinds[of], &mock, &memory, &table);
                 if turn == 0 {
                     let id = counters.open(&kinds[of].unit, &[event]).unwrap();
-                    counters.start(id, 0).unwrap();
+                    counters.enable(id, 0).unwrap();
                     thread = [ThreadEvent::Opened(id)];
                 } else {
                     counters.switch_in(&kinds[of].unit, &mut thread, 0).unwrap();

@@ -28,8 +28,8 @@ impl Together {
 
     fn start(&self, counters: &mut Opened<'_, '_>, now: u64) {
         match self.group {
-            Some(group) => counters.start(group, now).unwrap(),
-            None => counters.start(self.events[0], now).unwrap(),
+            Some(group) => counters.enable(group, now).unwrap(),
+            None => counters.enable(self.events[0], now).unwrap(),
         }
     }
 }
@@ -144,7 +144,7 @@ impl Load {
             };
             let mut in_use = 0;
             for (place, together) in of_processor.iter().enumerate() {
-                if counters.is_started(together.events[0]) {
+                if counters.is_enabled(together.events[0]) {
                     in_use += add(place, &together.events);
                 }
             }
@@ -298,11 +298,11 @@ fn a_share_follows_a_thread() {
     let mut counters = [take(0), take(1)];
     let others = counters.each_mut().map(|counters| {
         let other = counters.open(&processor.unit, &[rotating()]).unwrap();
-        counters.start(other, 0).unwrap();
+        counters.enable(other, 0).unwrap();
         other
     });
     let event = counters[0].open(&processor.unit, &[rotating()]).unwrap();
-    counters[0].start(event, 0).unwrap();
+    counters[0].enable(event, 0).unwrap();
     let mut thread = [ThreadEvent::Opened(event)];
     counters[0].switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
     for now in 0..10_000 {
@@ -348,7 +348,7 @@ fn an_event_that_another_type_of_core_cannot_count_takes_no_more_than_its_share_
     });
     let [other, event] = [0, 1].map(|_| {
         let event = here.open(&cores[0].unit, &[rotating()]).unwrap();
-        here.start(event, 0).unwrap();
+        here.enable(event, 0).unwrap();
         event
     });
     let mut thread = [ThreadEvent::Opened(event)];

@@ -65,12 +65,12 @@ fn wander(processor: &Processor, seed: u64) {
     ];
     let unit = &processor.unit;
     let other = on[1].open(unit, &[raw(5)]).unwrap();
-    on[1].start(other, 0).unwrap();
+    on[1].enable(other, 0).unwrap();
     // A sampling event, one with a total, and one that is only counted.
     let mut thread = [raw(2).every(PERIOD), raw(3).every(PERIOD).with_total(), raw(4)]
         .map(|event| ThreadEvent::Opened(on[0].open(unit, &[event]).unwrap()));
     for event in thread {
-        on[0].start(opened_event(event), 0).unwrap();
+        on[0].enable(opened_event(event), 0).unwrap();
     }
     let set = |thread: &[ThreadEvent; 3]| {
         let mut kinds = [2, 3, 4].into_iter();
@@ -130,7 +130,7 @@ fn an_overflow_that_is_pending_at_a_switch_is_reported_once() {
             let mut counters = processor.take(&mock, &memory, &table);
             let unit = &processor.unit;
             let id = counters.open(unit, &[raw(2).every(PERIOD).with_total()]).unwrap();
-            counters.start(id, 0).unwrap();
+            counters.enable(id, 0).unwrap();
             let mut feed = happened(2, PERIOD + beyond);
             assert!(mock.pass(&mut feed).pmi);
             // Events after the overflow, unless the processor froze its counters.
@@ -193,9 +193,9 @@ fn sources_and_threads_events_leave_each_other_alone() {
         let unit = &processor.unit;
         let id = session.counters_mut().open(unit, &[raw(2).every(PERIOD)]).unwrap();
         let whole = session.counters_mut().open(unit, &[raw(3)]).unwrap();
-        session.counters_mut().start(whole, 0).unwrap();
+        session.counters_mut().enable(whole, 0).unwrap();
         let mut thread = [ThreadEvent::Opened(id)];
-        session.counters_mut().start(id, 0).unwrap();
+        session.counters_mut().enable(id, 0).unwrap();
         for turn in 0..10 {
             (1..4).for_each(|kind| happen(&mock, kind, 0x400));
             let counters = session.counters_mut();
@@ -246,7 +246,7 @@ fn a_period_goes_on_on_a_counter_of_shorter_reach() {
     let mut there = narrow.take(&other, memory, table);
     let period = 1 << 40;
     let id = here.open(&wide.unit, &[raw(2).every(period).with_total()]).unwrap();
-    here.start(id, 0).unwrap();
+    here.enable(id, 0).unwrap();
     happen(&mock, 2, period / 2);
     let mut thread = [ThreadEvent::Opened(id)];
     here.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
@@ -272,24 +272,24 @@ fn a_thread_that_finds_no_room_keeps_its_events() {
     let mut thread =
         [raw(2), raw(3).rotating()].map(|e| ThreadEvent::Opened(here.open(unit, &[e]).unwrap()));
     let [first, second] = thread.map(opened_event);
-    here.start(first, 0).unwrap();
-    here.start(second, 0).unwrap();
+    here.enable(first, 0).unwrap();
+    here.enable(second, 0).unwrap();
     happen(&mocks[0], 2, 9);
     here.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
     let filler: Vec<_> = (0..11).map(|_| there.open(unit, &[raw(4)]).unwrap()).collect();
-    there.start(filler[0], 0).unwrap();
+    there.enable(filler[0], 0).unwrap();
     // One place, and no counter.
     let outcome = there.switch_in(unit, &mut thread, 0);
     let full = CounterError::InsufficientMemory { needed: 13, lent: 12 };
     assert_eq!(outcome, Err(EventsError { events: 0b11, reason: full }));
     let id = opened_event(thread[0]);
-    assert!(!there.is_started(id));
+    assert!(!there.is_enabled(id));
     assert!(matches!(thread[1], ThreadEvent::SwitchedOut(_)));
     assert_eq!(there.read(id, 0).unwrap().value, 9);
     there.close(filler[5], 0).unwrap();
     there.switch_in(unit, &mut thread, 0).unwrap();
     let waits = opened_event(thread[1]);
-    assert!(there.is_started(waits) && there.counter_of(waits).is_none());
+    assert!(there.is_enabled(waits) && there.counter_of(waits).is_none());
     there.close(filler[0], 0).unwrap();
     there.rotate(0).unwrap();
     assert!(there.counter_of(waits).is_some());
@@ -304,7 +304,7 @@ fn a_threads_rotating_events_take_turns_over_its_slices() {
     let unit = &processor.unit;
     let mut thread = [0; 8].map(|_| {
         let id = counters.open(unit, &[raw(2).rotating()]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         ThreadEvent::Opened(id)
     });
     let mut now = 0;
@@ -338,14 +338,14 @@ fn a_switch_starts_what_it_stopped_and_an_overflow_tells_the_tag() {
     let event = |tag| raw(2).every(0x1000).tagged(tag);
     let mut thread =
         [7, 8].map(|tag| ThreadEvent::Opened(counters.open(unit, &[event(tag)]).unwrap()));
-    counters.start(opened_event(thread[1]), 0).unwrap();
+    counters.enable(opened_event(thread[1]), 0).unwrap();
     for _ in 0..2 {
         counters.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
         counters.switch_in(unit, &mut thread, 0).unwrap();
     }
     happen(&mock, 2, 0x1000);
     assert_eq!(tags.take(), [8]);
-    assert!(!counters.is_started(opened_event(thread[0])));
+    assert!(!counters.is_enabled(opened_event(thread[0])));
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn a_switch_names_the_events_that_failed_and_one_that_found_no_counter_starts_el
     let unit = &processor.unit;
     let mut thread = [2, 3, 4].map(|kind| {
         let id = here.open(unit, &[raw(kind)]).unwrap();
-        here.start(id, 0).unwrap();
+        here.enable(id, 0).unwrap();
         ThreadEvent::Opened(id)
     });
     (2..5).for_each(|kind| happen(&mocks[0], kind, 9));
@@ -366,18 +366,18 @@ fn a_switch_names_the_events_that_failed_and_one_that_found_no_counter_starts_el
     // Three of the four counters there are others'.
     for _ in 0..3 {
         let other = there.open(unit, &[raw(5)]).unwrap();
-        there.start(other, 10).unwrap();
+        there.enable(other, 10).unwrap();
     }
     let error = there.switch_in(unit, &mut thread, 10).unwrap_err();
     assert_eq!(error, EventsError { events: 0b110, reason: CounterError::NoFreeCounter });
     assert_eq!([0, 1, 2, 3].map(|place| error.concerns(place)), [false, true, true, false]);
-    let started = thread.map(opened_event).map(|id| there.is_started(id));
+    let started = thread.map(opened_event).map(|id| there.is_enabled(id));
     assert_eq!(started, [true, false, false]);
     there.rotate(15).unwrap();
     there.switch_out(&mut thread, 20, |o| panic!("{o:?}")).unwrap();
     for event in thread {
         assert!(
-            matches!(event, ThreadEvent::SwitchedOut(event) if event.is_started()),
+            matches!(event, ThreadEvent::SwitchedOut(event) if event.is_enabled()),
             "{event:?}"
         );
     }
@@ -396,7 +396,7 @@ fn a_switch_names_the_events_that_failed_and_one_that_found_no_counter_starts_el
         matches!(error.reason, CounterError::StateUnknown(fault) if fault.register == select);
     assert!(by_place && error.events == 0b010, "{error:?}");
     let values = thread.map(|event| match event {
-        ThreadEvent::SwitchedOut(event) => (event.count().value, event.is_started()),
+        ThreadEvent::SwitchedOut(event) => (event.count().value, event.is_enabled()),
         other => panic!("{other:?}"),
     });
     assert_eq!([values[0], values[2]], [(18, true); 2]);
@@ -413,16 +413,16 @@ fn an_event_that_was_refused_a_counter_twice_starts_elsewhere_all_the_same() {
     let [mut here, mut there] = [0, 1].map(|n| processor.take(&mocks[n], &memories[n], &tables[n]));
     let unit = &processor.unit;
     let id = here.open(unit, &[raw(2)]).unwrap();
-    here.start(id, 0).unwrap();
+    here.enable(id, 0).unwrap();
     let mut thread = [ThreadEvent::Opened(id)];
     here.switch_out(&mut thread, 10, |o| panic!("{o:?}")).unwrap();
     let other = there.open(unit, &[raw(3)]).unwrap();
-    there.start(other, 10).unwrap();
+    there.enable(other, 10).unwrap();
     let reason = CounterError::NoFreeCounter;
     let refused = there.switch_in(unit, &mut thread, 10);
     assert_eq!(refused, Err(EventsError { events: 1, reason }));
-    assert_eq!(there.start(opened_event(thread[0]), 15).reason(), Err(reason));
+    assert_eq!(there.enable(opened_event(thread[0]), 15).reason(), Err(reason));
     there.switch_out(&mut thread, 20, |o| panic!("{o:?}")).unwrap();
     here.switch_in(unit, &mut thread, 30).unwrap();
-    assert!(here.is_started(opened_event(thread[0])));
+    assert!(here.is_enabled(opened_event(thread[0])));
 }

@@ -41,19 +41,19 @@ fn an_event_is_made_where_no_place_is_free_and_counts_as_an_opened_one() {
         mock.clear();
         let made = SavedEvent::new(unit, &raw(2).tagged(7)).unwrap();
         assert_eq!(mock.accesses().total(), 0);
-        assert!(!made.is_started() && made.count() == EventCount::default());
+        assert!(!made.is_enabled() && made.count() == EventCount::default());
         for event in full {
             counters.close(event, 0).unwrap();
         }
         let mut thread = [ThreadEvent::SwitchedOut(made)];
         counters.switch_in(unit, &mut thread, 0).unwrap();
-        assert!(!counters.is_started(opened(thread[0])), "{processor:?}");
+        assert!(!counters.is_enabled(opened(thread[0])), "{processor:?}");
         // The same event opened, and switched out, is the same.
         let other = counters.open(unit, &[raw(2).tagged(7)]).unwrap();
         let mut both = [thread[0], ThreadEvent::Opened(other)];
         counters.switch_out(&mut both, 0, |o| panic!("{o:?}")).unwrap();
         assert_eq!([out(both[0]), out(both[1])], [made; 2], "{processor:?}");
-        let mut thread = [ThreadEvent::SwitchedOut(made.to_be_started(true))];
+        let mut thread = [ThreadEvent::SwitchedOut(made.to_be_enabled(true))];
         counters.switch_in(unit, &mut thread, 10).unwrap();
         happen(&mock, 2, 77);
         let count = counters.read(opened(thread[0]), 15).unwrap();
@@ -134,7 +134,7 @@ fn an_event_is_changed_while_it_is_out() {
         let unit = &processor.unit;
         let mut counters = processor.take(&mock, &memory, &table);
         let event = SavedEvent::new(unit, &raw(2).every(PERIOD).with_total()).unwrap();
-        let mut thread = [ThreadEvent::SwitchedOut(event.to_be_started(true))];
+        let mut thread = [ThreadEvent::SwitchedOut(event.to_be_enabled(true))];
         counters.switch_in(unit, &mut thread, 0).unwrap();
         happen(&mock, 2, PERIOD - 1);
         counters.switch_out(&mut thread, 10, |o| panic!("{o:?}")).unwrap();
@@ -158,13 +158,13 @@ fn an_event_is_changed_while_it_is_out() {
         counters.switch_out(&mut thread, 30, |o| panic!("{o:?}")).unwrap();
         // A table's own minimum; and the event stays out of the way, stopped.
         table.set_min_period(16);
-        let mut event = out(thread[0]).to_be_started(false);
+        let mut event = out(thread[0]).to_be_enabled(false);
         event.set_period(&table, 16).unwrap();
         assert_eq!(event.set_period(EventTable::none(), 16), Err(CounterError::Period(16)));
         let mut thread = [ThreadEvent::SwitchedOut(event)];
         counters.switch_in(unit, &mut thread, 40).unwrap();
         happen(&mock, 2, 100);
-        counters.start(opened(thread[0]), 40).unwrap();
+        counters.enable(opened(thread[0]), 40).unwrap();
         happen(&mock, 2, 16);
         assert_eq!(told.take(), [16], "{processor:?}");
         counters.shut_down().unwrap();
@@ -195,7 +195,7 @@ fn inherit(processor: &Processor, parent_is_out: bool) {
     let unit = &processor.unit;
     let mut counters = processor.take(&mock, &memory, &table);
     let event = raw(2).every(PERIOD).with_total().tagged(1);
-    let made = SavedEvent::new(unit, &event).unwrap().to_be_started(true);
+    let made = SavedEvent::new(unit, &event).unwrap().to_be_enabled(true);
     let mut parent = [ThreadEvent::SwitchedOut(made)];
     counters.switch_in(unit, &mut parent, 0).unwrap();
     happen(&mock, 2, PERIOD + 0x100);
@@ -203,7 +203,7 @@ fn inherit(processor: &Processor, parent_is_out: bool) {
     let child = counters.child_event(opened(parent[0]), 2).unwrap();
     counters.switch_out(&mut parent, 10, |o| panic!("{o:?}")).unwrap();
     assert_eq!(child, out(parent[0]).child(2), "{context}: the same from an event that is out");
-    assert!(child.is_started() && child.count() == EventCount::default());
+    assert!(child.is_enabled() && child.count() == EventCount::default());
     let mut child = [ThreadEvent::SwitchedOut(child)];
     counters.switch_in(unit, &mut child, 100).unwrap();
     // A whole period: not what is left of the parent's.
@@ -250,7 +250,7 @@ fn a_childs_times_leave_its_parents_share_as_it_was() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let unit = &processor.unit;
         let mut counters = processor.take(&mock, &memory, &table);
-        let event = SavedEvent::new(unit, &raw(2).rotating()).unwrap().to_be_started(true);
+        let event = SavedEvent::new(unit, &raw(2).rotating()).unwrap().to_be_enabled(true);
         let mut two = [ThreadEvent::SwitchedOut(event); 2];
         counters.switch_in(unit, &mut two, 0).unwrap();
         let mut now = 0;
@@ -286,14 +286,14 @@ fn a_group_is_made_and_inherited_without_a_processor() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let unit = &processor.unit;
         let mut counters = processor.take(&mock, &memory, &table);
-        let leader = SavedEvent::new(unit, &raw(2)).unwrap().to_be_started(true);
+        let leader = SavedEvent::new(unit, &raw(2)).unwrap().to_be_enabled(true);
         let mut parents = [leader, SavedEvent::new(unit, &raw(3).rotating()).unwrap()];
         SavedEvent::make_group(&mut parents).unwrap();
         let former = parents;
         // Its members leave it for another one, which rotates and is to be started as its first event.
         SavedEvent::make_group(&mut parents).unwrap();
         assert_ne!(former, parents);
-        let plain = SavedEvent::new(unit, &raw(3)).unwrap().to_be_started(true);
+        let plain = SavedEvent::new(unit, &raw(3)).unwrap().to_be_enabled(true);
         assert_eq!(parents[1].child(0), plain, "{processor:?}");
         let mut children = parents.map(|parent| parent.child(9));
         SavedEvent::make_group(&mut children).unwrap();
@@ -307,7 +307,7 @@ fn a_group_is_made_and_inherited_without_a_processor() {
             assert!(ids.iter().all(|id| counters.counter_of(*id).is_some()), "{processor:?}");
         }
         happen(&mock, 2, 5);
-        counters.stop(group, 3).unwrap();
+        counters.disable(group, 3).unwrap();
         happen(&mock, 3, 6);
         let mut counts = [EventCount::default(); 2];
         assert_eq!(counters.read_group(of_children, 4, &mut counts), Ok(2));
@@ -332,7 +332,7 @@ fn a_group_without_room_is_an_error_of_the_processor_it_comes_to() {
     let processor = Processor::intel(IntelConfiguration::new(4, 1, 0));
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);
-    let event = SavedEvent::new(&processor.unit, &raw(2)).unwrap().to_be_started(true);
+    let event = SavedEvent::new(&processor.unit, &raw(2)).unwrap().to_be_enabled(true);
     let mut two = [event; 2];
     SavedEvent::make_group(&mut two).unwrap();
     let mut thread = two.map(ThreadEvent::SwitchedOut);

@@ -26,7 +26,7 @@ macro_rules! scene {
         let mut $session = $kernel.take(&$mock);
         let $group = $session.open(&$kernel.counters, &$events).unwrap();
         let $ids: Vec<_> = $session.group_events($group).collect();
-        $session.start($group, 0).unwrap();
+        $session.enable($group, 0).unwrap();
     };
 }
 

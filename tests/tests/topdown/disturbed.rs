@@ -21,8 +21,8 @@ const OPERATIONS: [(&str, Operation); 7] = [
         session.read(last, 0).map(|_| ())
     }),
     ("stop and start", |_, session, group| {
-        session.stop(group, 0).map_err(|error| error.reason)?;
-        session.start(group, 0).map_err(|error| error.reason)
+        session.disable(group, 0).map_err(|error| error.reason)?;
+        session.enable(group, 0).map_err(|error| error.reason)
     }),
     ("a thread's switches", |kernel, session, _| {
         let mut thread = kernel.thread(session, |event| event);
@@ -42,8 +42,8 @@ const OPERATIONS: [(&str, Operation); 7] = [
     }),
     ("an event beside", |kernel, session, _| {
         let event = kernel.beside.get().unwrap();
-        session.stop(event, 0)?;
-        session.start(event, 0).reason()
+        session.disable(event, 0)?;
+        session.enable(event, 0).reason()
     }),
 ];
 
@@ -51,10 +51,10 @@ const OPERATIONS: [(&str, Operation); 7] = [
 fn start(kernel: &Kernel, session: &mut Session<'_, '_>, period: u64) -> EventId {
     let event = Event::raw(EventSelect::from_bits(0xC4)).every(period);
     let event = session.open(&kernel.counters, &[event]).unwrap();
-    session.start(event, 0).unwrap();
+    session.enable(event, 0).unwrap();
     kernel.beside.set(Some(event));
     let group = kernel.open(session, Event::rotating).unwrap();
-    session.start(group, 0).unwrap();
+    session.enable(group, 0).unwrap();
     kernel.sampled_event.set(session.group_events(group).next());
     group
 }
@@ -200,8 +200,8 @@ fn a_fault_at_each_access_is_a_typed_error_and_counts_nothing_twice() {
                     counts.map(|counts| counts.plus(&kernel.of_threads.get()))
                 };
                 let is_lost = read(&mut session).is_err();
-                let _ = session.stop(group, 0);
-                session.start(group, 0).expect(&what);
+                let _ = session.disable(group, 0);
+                session.enable(group, 0).expect(&what);
                 let before = read(&mut session).unwrap();
                 if matches!(done, Ok(()) | Err(CounterError::Unchanged(_))) {
                     assert!(before.slots == 10_000 && !is_lost, "{what}: {done:?}, {before:?}");
@@ -235,7 +235,7 @@ fn starting_and_closing_with_a_fault_at_each_access_leaves_the_session_its_count
             session.close(group, 0).unwrap();
             mock.inject(Fault::From(access));
             if let Ok(group) = kernel.open(&mut session, |event| event) {
-                let _ = session.start(group, 0);
+                let _ = session.enable(group, 0);
                 let _ = session.close(group, 0);
                 mock.inject(Fault::None);
                 let _ = session.close(group, 0);
@@ -291,7 +291,7 @@ fn registers_that_do_not_answer_are_found_out() {
             let mut session = kernel.take(&mock);
             let group = kernel.open(&mut session, |event| event).unwrap();
             mock.inject(fault);
-            let started = session.start(group, 0).map_err(|error| error.reason);
+            let started = session.enable(group, 0).map_err(|error| error.reason);
             let is_told = match started {
                 Err(CounterError::Unchanged(fault)) => [slots, 0x329].contains(&fault.register),
                 // The counter itself may not be set back.
@@ -300,9 +300,9 @@ fn registers_that_do_not_answer_are_found_out() {
             };
             assert!(is_told, "{processor:?}, {fault:?}: {started:?}");
             mock.inject(Fault::None);
-            let _ = session.stop(group, 0);
+            let _ = session.disable(group, 0);
             session.reprogram(|_| ()).unwrap();
-            session.start(group, 0).unwrap();
+            session.enable(group, 0).unwrap();
             pass(&mock, 255, MIXES[0]);
             assert_eq!(kernel.read(&session, group).unwrap().slots, 255);
         }
@@ -343,7 +343,7 @@ fn a_switch_that_fails_gives_no_slot_of_one_thread_to_the_next() {
             let mut session = kernel.take(&mock);
             if whole {
                 let group = kernel.open(&mut session, Event::rotating).unwrap();
-                session.start(group, 0).unwrap();
+                session.enable(group, 0).unwrap();
             }
             let [mut one, mut other] = [(); 2].map(|()| kernel.thread(&session, |event| event));
             let unit = &kernel.counters;

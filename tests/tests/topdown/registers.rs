@@ -54,9 +54,9 @@ fn the_slots_are_written_before_the_metrics_and_the_control_last() {
     let mut session = kernel.take(&mock);
     // The first start also checks the register of the metrics.
     let group = kernel.start(&mut session);
-    session.stop(group, 0).unwrap();
+    session.disable(group, 0).unwrap();
     mock.clear();
-    session.start(group, 0).unwrap();
+    session.enable(group, 0).unwrap();
     let written = |mock: &crate::support::Mock<'_>| -> Vec<u32> {
         let trace = mock.trace();
         let writes = trace.records().filter(|record| record.operation == AccessOperation::Write);
@@ -68,6 +68,6 @@ fn the_slots_are_written_before_the_metrics_and_the_control_last() {
     kernel.read(&session, group).unwrap();
     assert_eq!(written(&mock), [0x38D, 0x30C, 0x329, 0x38D]);
     mock.clear();
-    session.stop(group, 0).unwrap();
+    session.disable(group, 0).unwrap();
     assert_eq!(written(&mock), [0x38D, 0x30C, 0x329]);
 }

@@ -18,7 +18,7 @@ fn shares_of_fed_programs_are_right_to_a_255th() {
         counting!(processor => mock, kernel, session);
         let group = kernel.open(&mut session, |event| event).unwrap();
         pass(&mock, 1_000, MIXES[1]);
-        session.start(group, 0).unwrap();
+        session.enable(group, 0).unwrap();
         let mut before = TopDownCounts::NONE;
         let (mut expected, mut random) = (Expected::of(&processor), Random(0x1234_5678_9ABC));
         for readings in 1..60 {
@@ -40,10 +40,10 @@ fn shares_of_fed_programs_are_right_to_a_255th() {
             since.check(&counts.since(&before), 1, &format!("{processor:?}, since the last"));
             before = counts;
         }
-        session.stop(group, 0).unwrap();
+        session.disable(group, 0).unwrap();
         pass(&mock, 77, MIXES[0]);
         expected.check(&kernel.read(&session, group).unwrap(), 61, "stopped");
-        session.start(group, 0).unwrap();
+        session.enable(group, 0).unwrap();
         pass(&mock, 510, MIXES[2]);
         expected.add(510, MIXES[2]);
         expected.check(&kernel.read(&session, group).unwrap(), 62, "started again");
@@ -127,7 +127,7 @@ fn only_the_slots_of_the_filters_privilege_levels_are_counted() {
         let kernel = Kernel::new(&processor, &mock);
         let mut session = kernel.take(&mock);
         let group = kernel.open(&mut session, filter).unwrap();
-        session.start(group, 0).unwrap();
+        session.enable(group, 0).unwrap();
         let mut expected = Expected::of(&processor);
         for ((privilege, slots), counted) in
             [(Privilege::User, 1_000), (Privilege::Kernel, 300)].into_iter().zip(levels)
@@ -154,7 +154,7 @@ fn user_mode_reads_both_registers_by_rdpmc() {
                 false => event.user_only(),
             };
             let group = kernel.open(&mut session, filter).unwrap();
-            session.start(group, 0).unwrap();
+            session.enable(group, 0).unwrap();
             let mut expected = Expected::of(&processor);
             for round in 1..6 {
                 pass(&mock, 5_000 * round, MIXES[1]);
@@ -190,7 +190,7 @@ fn user_modes_read_that_a_read_of_the_kernel_interrupts_is_repeated() {
             let mut session = kernel.take(&mock);
             let group =
                 kernel.open(&mut session, |event| event.user_only().with_user_reads()).unwrap();
-            session.start(group, 0).unwrap();
+            session.enable(group, 0).unwrap();
             let view = |counted| TopDownView::new(counted, true, processor.level_2);
             let mut expected = Expected::of(&processor);
             pass(&mock, 70_000, MIXES[1]);
@@ -277,17 +277,15 @@ fn illegal_combinations_are_typed_errors_and_change_nothing() {
     assert_eq!(opened.map_err(|error| error.reason), Err(CounterError::NoCounterForEvent));
     // Beside an event of the slots that keeps its counter.
     let event = session.open(&kernel.counters, &[slots]).unwrap();
-    session.start(event, 0).unwrap();
+    session.enable(event, 0).unwrap();
     let group = kernel.open(&mut session, |event| event).unwrap();
-    let started = session.start(group, 0).map_err(|error| error.reason);
+    let started = session.enable(group, 0).map_err(|error| error.reason);
     assert_eq!(started, Err(CounterError::NoFreeCounter));
-    assert!(session.is_started(event));
+    assert!(session.is_enabled(event));
     session.close(event, 0).unwrap();
-    let stopped = session.stop(group, 0).map_err(|error| error.reason);
-    assert!(matches!(stopped, Err(CounterError::NotStarted(_))), "{stopped:?}");
-    session.start(group, 0).unwrap();
-    let again = session.start(group, 0).map_err(|error| error.reason);
-    assert!(matches!(again, Err(CounterError::AlreadyStarted(_))), "{again:?}");
+    assert_eq!(session.disable(group, 0), Ok(()));
+    session.enable(group, 0).unwrap();
+    assert_eq!(session.enable(group, 0), Ok(()));
     pass(&mock, 255, MIXES[0]);
     let counts = kernel.read(&session, group).unwrap();
     assert_eq!((counts.slots, counts.per_mille(TopDownPart::Retiring)), (255, Some(1000)));

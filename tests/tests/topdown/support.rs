@@ -167,7 +167,7 @@ impl Kernel {
     /// Opens and starts the slots of all privilege levels.
     pub(crate) fn start(&self, session: &mut Session<'_, '_>) -> EventId {
         let group = self.open(session, |event| event).unwrap();
-        session.start(group, 0).unwrap();
+        session.enable(group, 0).unwrap();
         group
     }
 
@@ -190,7 +190,7 @@ impl Kernel {
     ) -> Vec<ThreadEvent> {
         let events = self.unit.events(session.counters().usable).each(change);
         let saved = events.iter().map(|event| SavedEvent::new(&self.counters, event).unwrap());
-        let mut saved: Vec<_> = saved.map(|event| event.to_be_started(true)).collect();
+        let mut saved: Vec<_> = saved.map(|event| event.to_be_enabled(true)).collect();
         SavedEvent::make_group(&mut saved).unwrap();
         saved.into_iter().map(ThreadEvent::SwitchedOut).collect()
     }

@@ -24,7 +24,7 @@ fn the_slots_of_each_thread_are_its_own_and_the_processors_are_all() {
             counting!(processor => mock, kernel, session);
             let group = kernel.open(&mut session, Event::rotating).unwrap();
             if whole {
-                session.start(group, 0).unwrap();
+                session.enable(group, 0).unwrap();
             }
             let mut threads = [(); 3].map(|()| kernel.thread(&session, |event| event));
             let mut expected = [0; 3].map(|_| Expected::of(&processor));
@@ -91,7 +91,7 @@ fn groups_with_their_own_filters_take_turns_and_lose_no_slot() {
             let mut events = slots.to_vec();
             events.insert(1, filter(beside));
             let group = session.open(&kernel.counters, &events).unwrap();
-            session.start(group, 0).unwrap();
+            session.enable(group, 0).unwrap();
             group
         });
         let mut expected = [0; 3].map(|_| Expected::of(&processor));
@@ -144,7 +144,7 @@ fn a_part_follows_the_slots() {
         let [slots, part] = [0, 4].map(|at| session.group_events(group).nth(at).unwrap());
         let status = |session: &Session<'_, '_>| session.event_status(part).unwrap();
         assert_eq!(status(&session), EventStatus::Off);
-        session.start(group, 100).unwrap();
+        session.enable(group, 100).unwrap();
         let on = session.counter_of(slots).unwrap();
         assert_eq!((status(&session), session.counter_of(part)), (EventStatus::Active(on), None));
         pass(&mock, 510, MIXES[2]);
@@ -157,7 +157,7 @@ fn a_part_follows_the_slots() {
         session.enable(part, 130).unwrap();
         pass(&mock, 510, MIXES[2]);
         assert_eq!(session.read(part, 150).unwrap().value, 2 * 498);
-        session.stop(group, 150).unwrap();
+        session.disable(group, 150).unwrap();
         let count = session.read(part, 190).unwrap();
         assert_eq!((count.value, count.enabled, status(&session)), (2 * 498, 50, EventStatus::Off));
         assert_eq!(session.event_tag(part), Ok(7));
@@ -235,7 +235,7 @@ fn slots_that_are_sampled_have_no_parts() {
         let mut session = kernel.take(&mock);
         let slots = Event::raw(EventSelect::from_bits(0x0400)).every(100_000).with_total();
         let saved = [slots, Event::part(0)].map(|event| SavedEvent::new(&kernel.counters, &event));
-        let mut saved = saved.map(|event| event.unwrap().to_be_started(true));
+        let mut saved = saved.map(|event| event.unwrap().to_be_enabled(true));
         SavedEvent::make_group(&mut saved).unwrap();
         let mut thread = saved.map(ThreadEvent::SwitchedOut);
         session.switch_in(&kernel.counters, &mut thread, 0).unwrap();
@@ -392,7 +392,7 @@ fn an_e_core_has_the_same_parts_as_counts() {
     };
     let listed = unit.events(session.counters().usable).each(|event| event.user_only().rotating());
     let group = session.open(&counters, &listed).unwrap();
-    session.start(group, 0).unwrap();
+    session.enable(group, 0).unwrap();
     feed([500, 20, 300, 180]);
     let read = |session: &CounterSession<'_, _, _>| {
         let mut counts = [EventCount::default(); 4];
@@ -406,7 +406,7 @@ fn an_e_core_has_the_same_parts_as_counts() {
     assert_eq!(counts.of(TopDownPart::MemoryBound), None);
     // A thread takes the processor's counters meanwhile.
     let saved = listed.iter().map(|event| SavedEvent::new(&counters, event).unwrap());
-    let mut saved: Vec<_> = saved.map(|event| event.to_be_started(true)).collect();
+    let mut saved: Vec<_> = saved.map(|event| event.to_be_enabled(true)).collect();
     SavedEvent::make_group(&mut saved).unwrap();
     let mut thread: Vec<_> = saved.into_iter().map(ThreadEvent::SwitchedOut).collect();
     session.switch_in(&counters, &mut thread, 0).unwrap();
@@ -427,7 +427,7 @@ fn an_e_core_has_the_same_parts_as_counts() {
         .collect();
     let of_thread = of(&unit.counts(&counts));
     assert!(turns == [true, false] && of_thread == [1, 2, 3, 4], "{turns:?}: {of_thread:?}");
-    session.stop(group, 0).unwrap();
+    session.disable(group, 0).unwrap();
     feed([7; 4]);
     assert_eq!(of(&read(&session)), [510, 20, 300, 180]);
     session.close(group, 0).unwrap();

@@ -69,11 +69,11 @@ pub(crate) fn open(processor: &Processor, counters: &mut Opened<'_, '_>) -> Vec<
     let mut events: Vec<EventId> =
         alone.iter().map(|event| counters.open(unit, &[*event]).unwrap()).collect();
     for event in &events {
-        counters.start(*event, 0).unwrap();
+        counters.enable(*event, 0).unwrap();
     }
     if processor.fixed() {
         let group = counters.open(unit, &[sampled(5), raw(6)]).unwrap();
-        counters.start(group, 0).unwrap();
+        counters.enable(group, 0).unwrap();
         events.extend(counters.group_events(group));
     }
     events

@@ -37,7 +37,7 @@ fn an_event_without_exclude_guest_stands_still_while_its_enabled_time_goes_on_if
             ];
             let sampled = open(raw(6).on(three[2]).every(0x1000).with_total());
             let started = [everywhere, outside, waits, sampled];
-            started.into_iter().for_each(|event| counters.start(event, 100).unwrap());
+            started.into_iter().for_each(|event| counters.enable(event, 100).unwrap());
             (2..7).for_each(|kind| happen(&mock, kind, 10));
             let mut window = counters.lend(110, |o| panic!("{o:?}")).unwrap();
             (2..7).for_each(|kind| happen(&mock, kind, 1000));

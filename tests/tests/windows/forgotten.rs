@@ -33,7 +33,7 @@ fn a_rotating_event_that_counts_after_a_forgotten_window_and_a_rotation_runs() {
         let mut counters = processor.take_only(only, &mock, &memory, &table);
         let event = raw(2).rotating().with_total();
         let event = counters.open(&processor.unit, &[event]).unwrap();
-        counters.start(event, 10).unwrap();
+        counters.enable(event, 10).unwrap();
         drop(counters.lend(20, |o| panic!("{o:?}")).unwrap());
         counters.rotate(30).unwrap();
         counters.lend(40, |o| panic!("{o:?}")).unwrap().end(50).unwrap();
@@ -58,11 +58,11 @@ fn an_event_in_the_place_of_another_is_not_counted_on_the_others_counter() {
             counters.open(&processor.unit, &[event]).unwrap()
         };
         let other = open(&mut counters, second);
-        counters.start(other, 0).unwrap();
+        counters.enable(other, 0).unwrap();
         let mut thread = [ThreadEvent::Opened(other)];
         counters.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
         let event = open(&mut counters, first);
-        counters.start(event, 0).unwrap();
+        counters.enable(event, 0).unwrap();
         drop(counters.lend(0, |o| panic!("{o:?}")).unwrap());
         let _ = counters.switch_out(&mut [ThreadEvent::Opened(event)], 0, |o| panic!("{o:?}"));
         counters.switch_in(&processor.unit, &mut thread, 0).unwrap();

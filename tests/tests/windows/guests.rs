@@ -105,7 +105,7 @@ fn a_guests_interrupt_in_the_window_is_the_guests_and_the_hosts_events_go_on() {
             let mut session = processor.take(&mock, &memory, &table);
             let events = [raw(2).every(PERIOD).with_total(), raw(1)].map(|event| {
                 let event = session.open(&processor.unit, &[event]).unwrap();
-                session.start(event, 0).unwrap();
+                session.enable(event, 0).unwrap();
                 event
             });
             let mut guest = VirtualPmu::new(
@@ -172,7 +172,7 @@ fn a_guest_that_was_not_put_back_leaves_nothing_behind_the_window() {
         let (mock, memory, table) = (processor.mock(), Memory::new(), Table::new());
         let mut session = processor.take(&mock, &memory, &table);
         let event = session.open(&processor.unit, &[raw(2).every(PERIOD).with_total()]).unwrap();
-        session.start(event, 0).unwrap();
+        session.enable(event, 0).unwrap();
         mock.advance(&mut happened(2, 0x700));
         let before = mock.with_pmu(|pmu| pmu.state());
         let (counters, interrupts) = (HostCounters::new(host).unwrap(), GuestInterrupts::new());
@@ -227,7 +227,7 @@ fn an_entry_that_raises_on_unmask_does_not_storm_for_what_a_guest_leaves_in_the_
         mock.on_interrupt(&handler);
         let mut session = processor.take(&mock, &memory, &table);
         let event = session.open(&processor.unit, &[raw(2).every(PERIOD)]).unwrap();
-        session.start(event, 0).unwrap();
+        session.enable(event, 0).unwrap();
         let mut guest = VirtualPmu::new(counters.guest(), FedEvents::NONE).unwrap();
         assert_eq!(guest.write(select, 0x53_003C).answer, Write::Done);
         assert_eq!(guest.write(value, (1 << 48) - 100).answer, Write::Done);

@@ -123,7 +123,7 @@ fn times_stand_still_in_the_window() {
         let mut counters = processor.take_only(only, &mock, &memory, &table);
         let [runs, waits] = [2, 3].map(|kind| {
             let event = counters.open(&processor.unit, &[raw(kind).rotating()]).unwrap();
-            counters.start(event, 100).unwrap();
+            counters.enable(event, 100).unwrap();
             event
         });
         counters.lend(130, |o| panic!("{o:?}")).unwrap().end(1_000).unwrap();
@@ -229,7 +229,7 @@ fn a_value_that_no_write_reaches_is_counted_on_exactly() {
         mock.on_interrupt(&handler);
         let mut counters = processor.take(&mock, &memory, &table);
         let event = counters.open(&processor.unit, &[raw(3)]).unwrap();
-        counters.start(event, 0).unwrap();
+        counters.enable(event, 0).unwrap();
         let counter = counters.counter_of(event).unwrap();
         let preload = mock.with_pmu(|pmu| pmu.state().general()[usize::from(counter.number())]);
         let to_wrap = (1 << 48) - preload;
@@ -244,7 +244,7 @@ fn a_value_that_no_write_reaches_is_counted_on_exactly() {
             counted += 1 << 32;
             assert_eq!(total(&counters, event), counted, "{processor:?}");
         }
-        let stopped = counters.stop(event, 0);
+        let stopped = counters.disable(event, 0);
         assert_eq!((stopped, total(&counters, event)), (Ok(()), counted), "{processor:?}");
     }
 }
@@ -266,7 +266,7 @@ fn an_interrupt_at_any_access_of_the_window_loses_nothing() {
             let mut counters = processor.take(&mock, &memory, &table);
             let event = raw(2).every(PERIOD).with_total();
             let event = counters.open(&processor.unit, &[event]).unwrap();
-            counters.start(event, 0).unwrap();
+            counters.enable(event, 0).unwrap();
             mock.interrupt_at(at);
             let window = counters.lend(0, |_| counted.set(counted.get() + 1)).unwrap();
             window.end(0).unwrap();

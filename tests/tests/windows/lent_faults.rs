@@ -97,10 +97,10 @@ fn a_second_fault_does_not_hide_the_first() {
         assert_eq!(running(&mock), CounterSet::NONE, "{processor:?}");
         let _ = counters.reprogram(|o| panic!("{o:?}")).unwrap();
         for event in &events[..3] {
-            if counters.is_started(*event) {
-                counters.stop(*event, 0).unwrap();
+            if counters.is_enabled(*event) {
+                counters.disable(*event, 0).unwrap();
             }
-            counters.start(*event, 0).unwrap();
+            counters.enable(*event, 0).unwrap();
         }
         let on: CounterSet =
             events.iter().filter_map(|event| counters.counter_of(*event)).collect();
@@ -132,7 +132,7 @@ fn a_forgotten_window_is_recovered_by_the_end_of_the_next_one() {
         mock.clear();
         assert!(counters.reprogram(|o| panic!("{o:?}")).is_err_and(not_available));
         assert!(counters.take_more(&processor.unit, usable.usable).is_err_and(not_available));
-        assert!(counters.start(events[1], 0).is_err());
+        assert_eq!(counters.enable(events[1], 0), Ok(())); // It is enabled.
         assert_eq!(mock.accesses().total(), 0, "{processor:?}");
         counters.lend(0, |o| panic!("{o:?}")).unwrap().end(0).unwrap();
         assert_eq!(reports.take(), []);
@@ -194,7 +194,7 @@ fn an_event_that_went_away_after_a_forgotten_window_does_not_come_back() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
         let event = counters.open(&processor.unit, &[raw(2)]).unwrap();
-        counters.start(event, 0).unwrap();
+        counters.enable(event, 0).unwrap();
         drop(counters.lend(0, |o| panic!("{o:?}")).unwrap());
         let mut thread = [ThreadEvent::Opened(event)];
         let lost = counters.switch_out(&mut thread, 0, |o| panic!("{o:?}"));

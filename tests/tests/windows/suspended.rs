@@ -17,7 +17,7 @@ fn an_event_that_is_closed_or_stopped_during_a_suspend_leaves_its_counter() {
         let [closed, stopped, stays, next] =
             [2, 3, 4, 5].map(|kind| counters.open(&processor.unit, &[raw(kind)]).unwrap());
         for event in [closed, stopped, stays] {
-            counters.start(event, 0).unwrap();
+            counters.enable(event, 0).unwrap();
         }
         (2..5).for_each(|kind| happen(&mock, kind, 7));
         counters.suspend(10, |o| panic!("{o:?}")).unwrap();
@@ -26,16 +26,16 @@ fn an_event_that_is_closed_or_stopped_during_a_suspend_leaves_its_counter() {
         // The window's rules hold: nothing is programmed.
         let not_available = |error| matches!(error, CounterError::NotAvailable(_));
         assert!(counters.reprogram(|o| panic!("{o:?}")).is_err_and(not_available), "{context}");
-        assert!(counters.start(next, 10).is_err(), "{context}");
+        assert!(counters.enable(next, 10).is_err(), "{context}");
         assert_eq!(counters.close(closed, 10).unwrap().value, 7, "{context}");
-        counters.stop(stopped, 10).unwrap();
+        counters.disable(stopped, 10).unwrap();
         assert_eq!(mock.accesses().total(), 0, "{context}");
         mock.lose_registers();
         let loaded = counters.resume(30, |o| panic!("{o:?}")).unwrap();
         let on = counters.counter_of(stays).unwrap().only();
         assert_eq!((running(&mock), loaded), (on, on), "{context}");
         for event in [stopped, next] {
-            counters.start(event, 30).unwrap();
+            counters.enable(event, 30).unwrap();
         }
         (2..6).for_each(|kind| happen(&mock, kind, 1));
         let counts = [stopped, stays, next].map(|event| counters.read(event, 40).unwrap());
@@ -56,7 +56,7 @@ fn a_suspend_and_a_window_bring_each_other_s_events_back() {
             let context = format!("{processor:?}, {suspends}");
             let event = raw(2).every(0x1000).with_total();
             let event = counters.open(&processor.unit, &[event]).unwrap();
-            counters.start(event, 0).unwrap();
+            counters.enable(event, 0).unwrap();
             happen(&mock, 2, 0x700);
             let not = |o: pmu_core::interrupt::EventOverflow| panic!("{o:?}");
             if suspends {

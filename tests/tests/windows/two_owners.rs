@@ -58,7 +58,7 @@ fn the_end_of_a_window_disarms_fixed_counters_that_were_added_to_it() {
         mock.on_interrupt(&handler);
         let mut counters = processor.take_only(CounterSet::GENERAL, &mock, &memory, &table);
         let event = counters.open(&processor.unit, &[raw(2).every(PERIOD)]).unwrap();
-        counters.start(event, 0).unwrap();
+        counters.enable(event, 0).unwrap();
         let mut guest = VirtualPmu::new(host.guest(), FedEvents::NONE).unwrap();
         let first = fixed.iter().next().unwrap().number();
         let _ = guest.write(0x309 + u32::from(first), 77);
@@ -85,7 +85,7 @@ fn another_owners_fixed_counters_are_not_changed_while_all_are_lent() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
         let event = counters.open(&processor.unit, &[raw(0)]).unwrap();
-        counters.start(event, 0).unwrap();
+        counters.enable(event, 0).unwrap();
         let on = running(&mock);
         let mut window = counters.lend(0, |o| panic!("{o:?}")).unwrap();
         window.lent().set_programmed(true);
@@ -112,7 +112,7 @@ fn a_window_of_a_masked_session_ends_and_reprogram_brings_it_back() {
         let source = pmu_core::Events::new(&processor.unit, &table);
         let mut counters = processor.take(&mock, &memory, &table);
         let event = counters.open(&processor.unit, &[raw(2).every(PERIOD).with_total()]).unwrap();
-        counters.start(event, 0).unwrap();
+        counters.enable(event, 0).unwrap();
         happen(&mock, 2, PERIOD + 3);
         mock.inject(Fault::Register(global.status.get()));
         let error = service(&source, &mock, &memory, |_| ()).unwrap_err();
@@ -134,10 +134,10 @@ fn a_window_of_a_masked_session_ends_and_reprogram_brings_it_back() {
         mock.inject(Fault::None);
         let reports = Cell::new(0);
         let _ = counters.reprogram(|_| ()).unwrap();
-        if counters.is_started(event) {
-            counters.stop(event, 30).unwrap();
+        if counters.is_enabled(event) {
+            counters.disable(event, 30).unwrap();
         }
-        counters.start(event, 30).unwrap();
+        counters.enable(event, 30).unwrap();
         let before = total(&counters, event);
         happen(&mock, 2, PERIOD);
         service(&source, &mock, &memory, |_| reports.set(reports.get() + 1)).unwrap();
@@ -154,7 +154,7 @@ fn rotating_events_run_after_a_window_that_failed_another_window_and_reprogram()
         let events: Vec<_> = (2..8)
             .map(|kind| {
                 let event = counters.open(&processor.unit, &[raw(kind).rotating()]).unwrap();
-                counters.start(event, 0).unwrap();
+                counters.enable(event, 0).unwrap();
                 event
             })
             .collect();
@@ -182,7 +182,7 @@ fn a_shut_down_stops_what_a_forgotten_window_left_running() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
         let event = counters.open(&processor.unit, &[raw(2)]).unwrap();
-        counters.start(event, 0).unwrap();
+        counters.enable(event, 0).unwrap();
         let mut window = counters.lend(0, |o| panic!("{o:?}")).unwrap();
         let lent = window.lent();
         lent.set_programmed(true);

@@ -57,9 +57,9 @@ impl Bench<'_, '_> {
         iterations: u64,
     ) -> Result<u64, CounterError> {
         let event = self.counters.open(self.unit, &[*event])?;
-        let counted = self.counters.start(event, 0).and_then(|()| {
+        let counted = self.counters.enable(event, 0).and_then(|()| {
             self.registers.machine.run(workload, self.memory, iterations);
-            self.counters.stop(event, 0)
+            self.counters.disable(event, 0)
         });
         let closed = self.counters.close(event, 0)?;
         Ok(counted.map(|_| closed.value)?)

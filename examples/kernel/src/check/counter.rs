@@ -59,7 +59,7 @@ pub fn reprogram(bench: &Bench) -> Outcome {
     let counted = with_events(|counters, unit| {
         let event = Event::raw(EventSelect::from_bits(0xC0)).on(CounterSet::GENERAL);
         let event = counters.open(unit, &[event])?;
-        counters.start(event, clock::now())?;
+        counters.enable(event, clock::now())?;
         work(1);
         bench.halt();
         (0..bench.general()).for_each(|place| bench.preload(place, 0));

@@ -66,7 +66,7 @@ impl Ops {
     fn start(&mut self, period: u64) -> Result<EventId, CounterError> {
         let ops: Event = IbsSampling::ops().event().every(period);
         let event = self.session.open(self.unit, &[ops])?;
-        Ok(self.session.start(event, 0).map(|()| event)?)
+        Ok(self.session.enable(event, 0).map(|()| event)?)
     }
 
     fn stop(&mut self, event: EventId) -> Result<(), CounterError> {

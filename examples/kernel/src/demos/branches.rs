@@ -96,7 +96,7 @@ pub fn sample(
         let sampled = Event::raw(INSTRUCTIONS).on(CounterSet::GENERAL).every(period);
         let sampled = sampled.with_branches(filter);
         let event = counters.open(unit, &[sampled])?;
-        counters.start(event, clock::now())?;
+        counters.enable(event, clock::now())?;
         SAMPLES.store(0, Ordering::Relaxed);
         while !is_over(begin) && SAMPLES.load(Ordering::Relaxed) < SAMPLES_PER_PERIOD {
             let calls = &COUNTED[2];

@@ -61,7 +61,7 @@ fn raw_and_fixed(counters: &mut Counters, unit: &CounterUnit) -> Result<bool, Fa
         Err(error) => return Err(error.into()),
     };
     for event in [Some(general), fixed].into_iter().flatten() {
-        counters.start(event, clock::now())?;
+        counters.enable(event, clock::now())?;
     }
     let counted = &COUNTED[0];
     let mut right = true;

@@ -31,7 +31,7 @@ pub fn count(
         }
     };
     // A hypervisor may lack the event's extra register.
-    if let Err(error) = counters.start(opened, clock::now()) {
+    if let Err(error) = counters.enable(opened, clock::now()) {
         counters.close(opened, clock::now())?;
         line!("event {} none: {}", name, error);
         return Ok(());

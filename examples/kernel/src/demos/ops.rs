@@ -81,7 +81,7 @@ pub fn run(counters: &mut Counters, unit: &CounterUnit) -> Result<bool, Failure>
         Err(error) => return Err(error.into()),
     };
     let mut period = SHORTEST;
-    counters.start(event, clock::now())?;
+    counters.enable(event, clock::now())?;
     let begin = clock::now();
     while COUNT.load(Ordering::Relaxed) < SAMPLES
         && clock::now() - begin < clock::milliseconds(PATIENCE_MS)

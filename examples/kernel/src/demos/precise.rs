@@ -71,7 +71,7 @@ pub fn run(counters: &mut Counters, unit: &CounterUnit) -> Result<bool, Failure>
             .precise(Precision::ZeroSkidRequested)
             .recording(SampleParts::ACCESS | SampleParts::REGISTERS);
         let event = counters.open(unit, &[branches])?;
-        counters.start(event, clock::now())?;
+        counters.enable(event, clock::now())?;
         let begin = clock::now();
         while !is_over(begin, patience) {
             (COUNTED[2].run)();

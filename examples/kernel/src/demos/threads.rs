@@ -41,7 +41,7 @@ pub fn run(counters: &mut Counters, unit: &CounterUnit) -> Result<bool, Failure>
         // The thread does not run yet: its event starts with its first turn.
         counters.switch_out(&mut thread.events, clock::now(), |_| ())?;
         if let [ThreadEvent::SwitchedOut(event)] = &mut thread.events {
-            *event = event.to_be_started(true);
+            *event = event.to_be_enabled(true);
         }
     }
     for turn in 0..3 {

@@ -44,7 +44,7 @@ fn publish(counters: &Counters, event: EventId) -> Result<(), CounterError> {
 /// Reads an event at ring 3.
 fn read(counters: &mut Counters, unit: &CounterUnit) -> Result<bool, Failure> {
     let event = counters.open(unit, &[event().with_user_reads()])?;
-    counters.start(event, clock::now())?;
+    counters.enable(event, clock::now())?;
     publish(counters, event)?;
 
     // The rest of both programs is the same.
@@ -79,14 +79,14 @@ fn moved(
     unit: &CounterUnit,
     event: EventId,
 ) -> Result<(EventId, u64), Failure> {
-    let from = counters.counter_of(event).ok_or(CounterError::NotStarted(event))?;
+    let from = counters.counter_of(event).ok_or(CounterError::NotEnabled(event))?;
     let mut thread = read_interrupted(0);
     asks(&mut thread)?;
     let mut events = [ThreadEvent::Opened(event)];
     counters.switch_out(&mut events, clock::now(), |_| ())?;
     let other = Event::generic(GenericEvent::Instructions).on(from.only()).with_user_reads();
     let other = counters.open(unit, &[other])?;
-    counters.start(other, clock::now())?;
+    counters.enable(other, clock::now())?;
     counters.switch_in(unit, &mut events, clock::now())?;
     let [ThreadEvent::Opened(event)] = events else {
         return Err(Failure::Wrong("a thread's event was lost"));
@@ -107,11 +107,11 @@ fn denied(counters: &mut Counters, unit: &CounterUnit) -> Result<bool, Failure> 
         return Ok(true);
     }
     let event = counters.open(unit, &[event()])?;
-    counters.start(event, clock::now())?;
+    counters.enable(event, clock::now())?;
     asks(&mut count_down(0, TURNS))?;
     let mut running = unit.iter().filter(|(id, _)| counters.counter_of(event) == Some(*id));
     let index = running.next().and_then(|(_, counter)| counter.read_index());
-    let index = index.ok_or(CounterError::NotStarted(event))?;
+    let index = index.ok_or(CounterError::NotEnabled(event))?;
     let read = ended(&mut read_counter(0, index.get()));
     let counted = counters.close(event, clock::now())?.value;
     line!("event denied {} rdpmc {}", counted, read);

@@ -33,6 +33,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         self.get_ready(event)?;
         let mut planner = self.planner();
         self.present(&mut planner.plan);
+        // Of a group that an event joins, the others are on counters.
+        self.table().with_group(event).for_each(|event| planner.plan.remove(event));
         self.plan_beside(&mut planner, event, great)?;
         self.apply(&mut planner).map_err(|reason| PlacementError { event, reason })
     }
@@ -294,7 +296,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         counter: CounterId,
         event: EventId,
     ) -> Result<Detached, CounterError> {
-        let slot = self.slot(counter).ok_or(CounterError::NotStarted(event))?;
+        let slot = self.slot(counter).ok_or(CounterError::NotEnabled(event))?;
         if self.has_parts(event) {
             return self.detach_divided(counter, slot, event);
         }

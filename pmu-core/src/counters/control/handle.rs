@@ -308,28 +308,28 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
         Ok((id.of_opening(entry.opening().wrapping_add(1)), entry)) // The caller opens it.
     }
 
-    /// Returns whether an opened event is started. A started event is not always on a counter: the event may wait for
+    /// Returns whether an opened event is enabled. An enabled event is not always on a counter: the event may wait for
     /// its turn in [`rotate`](Self::rotate), or this processor may be unable to count the event.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventId, EventSource, Hardware};
     /// # use pmu_core::error::CounterError;
-    /// /// Restarts the events whose counters faulted in an interrupt.
+    /// /// Enables the events again whose counters faulted in an interrupt.
     /// fn restart<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
     ///     events: &[EventId],
     ///     now: u64,
     /// ) -> Result<(), CounterError> {
     ///     for event in events {
-    ///         if !counters.is_started(*event) {
-    ///             counters.start(*event, now)?;
+    ///         if !counters.is_enabled(*event) {
+    ///             counters.enable(*event, now)?;
     ///         }
     ///     }
     ///     Ok(())
     /// }
     /// ```
     #[inline(never)] // 4 bytes of events alone.
-    pub fn is_started(&self, event: EventId) -> bool {
+    pub fn is_enabled(&self, event: EventId) -> bool {
         match self.entry(event).map(EventEntry::state) {
             // While the counters are lent, the event keeps its counter.
             Ok(EventState::Counting) => {
@@ -351,7 +351,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     ///     counters: &'e CounterSession<'_, S, H>,
     ///     events: &'e [EventId],
     /// ) -> impl Iterator<Item = EventId> + 'e {
-    ///     let started = events.iter().copied().filter(|event| counters.is_started(*event));
+    ///     let started = events.iter().copied().filter(|event| counters.is_enabled(*event));
     ///     started.filter(|event| counters.counter_of(*event).is_none())
     /// }
     /// ```

@@ -310,9 +310,9 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     ///     let wanted = CounterId::fixed(1).expect("below MAX_FIXED");
     ///     let on_it = |event: &&EventId| counters.counter_of(**event) == Some(wanted);
     ///     let moved = events.iter().find(on_it).copied();
-    ///     moved.map_or(Ok(()), |event| counters.stop(event, now).map(|_| ()))?;
+    ///     moved.map_or(Ok(()), |event| counters.disable(event, now))?;
     ///     counters.give_back(wanted.only())?;
-    ///     moved.map_or(Ok(()), |event| counters.start(event, now))
+    ///     moved.map_or(Ok(()), |event| counters.enable(event, now))
     /// }
     /// ```
     ///

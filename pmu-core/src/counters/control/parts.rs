@@ -205,7 +205,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     ) -> Result<Detached, CounterError> {
         let (facility, registers) = (self.source.facility(), self.registers(counter));
         let Some(division) = facility.division() else {
-            return Err(CounterError::NotStarted(event));
+            return Err(CounterError::NotEnabled(event));
         };
         division.memory.begin();
         let harvested = self.set_control(&registers, 0).map_err(NotHarvested::Unchanged);

@@ -224,7 +224,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
 
     /// Reads the number of a source's events since its counter was last loaded (RDPMC).
     pub(crate) fn read_loaded(&self, event: EventId) -> Result<u64, CounterError> {
-        let not_started = CounterError::NotStarted(event);
+        let not_started = CounterError::NotEnabled(event);
         let (counter, period) = self.find(event).ok_or(not_started)?;
         let registers = self.registers(counter);
         let read = || self.read_value(&registers).map_err(CounterError::Unchanged);
@@ -257,7 +257,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     pub(crate) fn start_row(&mut self, row: usize) -> Result<(), CounterError> {
         let event = EventId::of_row(row);
         if self.find(event).is_some() {
-            return Err(CounterError::AlreadyStarted(event));
+            return Err(CounterError::IsEnabled(event));
         }
         if !opens_events(&self.source) && self.source.core_thread().is_none() {
             // Row events can run on any counter that another row event can, so moving them makes no room.
@@ -270,7 +270,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// Stops the counter of a row's event. An overflow that is pending is dropped.
     pub(crate) fn stop_row(&mut self, row: usize) -> Result<(), CounterError> {
         let event = EventId::of_row(row);
-        let (counter, _) = self.find(event).ok_or(CounterError::NotStarted(event))?;
+        let (counter, _) = self.find(event).ok_or(CounterError::NotEnabled(event))?;
         self.stop_and_free(counter).map_err(CounterError::StateUnknown)
     }
 }

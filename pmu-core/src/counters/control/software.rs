@@ -156,7 +156,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
                 // Without what takes a counter in its group, of which a part is elsewhere, it does not count.
                 None if self.check_whole(event).is_err() => state,
                 None => EventState::Counting,
-                Some((event, EventState::Counting)) if !self.is_started(event) => {
+                Some((event, EventState::Counting)) if !self.is_enabled(event) => {
                     EventState::lost(entry)
                 }
                 Some((_, state)) => state,

@@ -177,7 +177,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Puts a thread's events on this processor. `processor` describes this processor. The events may have been
     /// switched out on any processor.
     ///
-    /// The call opens all these events. It starts the events that were started when [`switch_out`](Self::switch_out)
+    /// The call opens all these events. It enables the events that were enabled when [`switch_out`](Self::switch_out)
     /// removed them. Each event continues with the count and period that it had. The events get counters in this order:
     /// - First come the events that are already on counters and do not rotate, such as the processor's own events.
     ///   These events keep their counters, or move to other counters.
@@ -189,7 +189,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Counters that are still free go to events that already wait on this processor. The events of a group start
     /// together, and only if all of them are in `events`.
     ///
-    /// An event that this processor cannot count is opened and started, but neither the event nor its group is counted.
+    /// An event that this processor cannot count is opened and enabled, but neither the event nor its group is counted.
     /// The event's `enabled` time advances, but its `running` time does not, so that the count can be
     /// [scaled](crate::EventCount::scaled). This processor cannot count an event of one of these kinds:
     /// - The event belongs to another [type of core](CounterUnit::core_type).
@@ -314,7 +314,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         if is_part {
             // Its group is counted without a counter for it.
             entry.set_disabled(true);
-        } else if event.is_started() {
+        } else if event.is_enabled() {
             self.change_state(id, EventState::Waiting);
         }
         Ok(id)

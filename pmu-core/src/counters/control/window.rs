@@ -98,7 +98,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// #     counters: &mut CounterSession<'_, S, H>, event: EventId,
     /// # ) -> Result<(), CounterError> {
     /// let window = counters.lend(0, |_| ())?;
-    /// counters.stop(event, 0)?;
+    /// counters.disable(event, 0)?;
     /// Ok(window.end(0)?)
     /// # }
     /// ```

@@ -222,7 +222,7 @@ impl Event {
     /// of the source divides, opening the event fails with
     /// [`NoCounterForEvent`](crate::error::CounterError::NoCounterForEvent); if none divides the event before it into
     /// this part, with [`NotDivided`](crate::error::CounterError::NotDivided). A thread's group is not counted on a
-    /// core that does not divide. A part is never [started](crate::CounterSession::is_started) itself; its
+    /// core that does not divide. A part is never [enabled](crate::CounterSession::is_enabled) itself; its
     /// [status](crate::CounterSession::event_status) is that of the event that is divided.
     ///
     /// ```

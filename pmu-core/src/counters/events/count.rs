@@ -2,26 +2,26 @@
 
 use crate::counters::names::{CounterId, EventId, GenericEvent};
 
-/// Count of an event, with two times: how long the event was started, and how long the event was on a counter.
+/// Count of an event, with two times: how long the event was enabled, and how long the event was on a counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventCount {
     /// Number of occurrences that were counted after the event was opened. Only occurrences while the event was on a
     /// counter are included.
     pub value: u64,
-    /// Time for which the event was started, in the units of the caller's clock.
+    /// Time for which the event was enabled, in the units of the caller's clock.
     pub enabled: u64,
     /// Time for which the event was on a counter, in the units of the caller's clock.
     pub running: u64,
 }
 
 impl EventCount {
-    /// Returns the count extrapolated to the whole time for which the event was started. Returns `None` if the event
+    /// Returns the count extrapolated to the whole time for which the event was enabled. Returns `None` if the event
     /// was never on a counter, or if the result exceeds 64 bits.
     ///
     /// ```
     /// # use pmu_core::EventCount;
-    /// // The event was started for 300 units of time, and was on a counter for 100 of them.
+    /// // The event was enabled for 300 units of time, and was on a counter for 100 of them.
     /// let count = EventCount { value: 5_000, enabled: 300, running: 100 };
     /// assert_eq!(count.scaled(), Some(15_000));
     /// assert_eq!(EventCount::default().scaled(), None); // Never on a counter.
@@ -69,7 +69,7 @@ impl Period {
     /// Longest period.
     pub(crate) const MAX: u64 = i64::MAX as u64;
 
-    /// Bit of `every`, above any period: the event does not report until it is started again. No counter ever gets to
+    /// Bit of `every`, above any period: the event does not report until it is enabled again. No counter ever gets to
     /// the end of such a period.
     pub(crate) const SILENT: u64 = 1 << 63;
 

@@ -26,7 +26,7 @@ use crate::precise::request::{NotPrecise, PackedPrecise};
 /// use pmu_core::thread::{SavedEvent, ThreadEvent};
 /// /// Opens an event for a thread that does not run.
 /// fn open(unit: &CounterUnit, event: &Event) -> Result<ThreadEvent, CounterError> {
-///     Ok(ThreadEvent::SwitchedOut(SavedEvent::new(unit, event)?.to_be_started(true)))
+///     Ok(ThreadEvent::SwitchedOut(SavedEvent::new(unit, event)?.to_be_enabled(true)))
 /// }
 /// /// Creates the event that a new thread inherits.
 /// fn inherit(parent: &SavedEvent, tag: u64) -> ThreadEvent {
@@ -45,8 +45,8 @@ use crate::precise::request::{NotPrecise, PackedPrecise};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SavedEvent {
-    /// The event was started: on a counter, waiting for one, or refused one.
-    pub(crate) started: bool,
+    /// The event was enabled: on a counter, waiting for one, or refused one.
+    pub(crate) enabled: bool,
     pub(crate) total_wanted: bool,
     pub(crate) rotates: bool,
     /// The guest mode in the low two bits, and what is asked of precise sampling above it.
@@ -68,7 +68,7 @@ pub struct SavedEvent {
 
 impl SavedEvent {
     pub(crate) const NONE: Self = Self {
-        started: false,
+        enabled: false,
         total_wanted: false,
         rotates: false,
         attributes: 0,
@@ -153,24 +153,24 @@ impl SavedEvent {
         EventSelect::from_bits(self.select)
     }
 
-    /// Returns whether [`switch_in`](crate::CounterSession::switch_in) will start the event. An event that was started
-    /// at [`switch_out`](crate::CounterSession::switch_out) starts again.
-    pub const fn is_started(&self) -> bool {
-        self.started
+    /// Returns whether [`switch_in`](crate::CounterSession::switch_in) will enable the event. An event that was enabled
+    /// at [`switch_out`](crate::CounterSession::switch_out) is enabled again.
+    pub const fn is_enabled(&self) -> bool {
+        self.enabled
     }
 
-    /// Returns the event with a new start state: [`switch_in`](crate::CounterSession::switch_in) starts the event only
-    /// if `started` is set. If `started` is set, the event also reports overflows again after
+    /// Returns the event to be enabled or not: [`switch_in`](crate::CounterSession::switch_in) enables the event only if
+    /// `enabled` is set. If `enabled` is set, the event also reports overflows again after
     /// [`stop_reporting`](crate::memory::EventTable::stop_reporting). An event that is [disabled](Self::disabled) in
-    /// its group stays stopped.
-    pub const fn to_be_started(mut self, started: bool) -> Self {
-        if started {
+    /// its group stays so.
+    pub const fn to_be_enabled(mut self, enabled: bool) -> Self {
+        if enabled {
             self.period = self.period.reporting();
             self.rate.unthrottle();
         }
         let membership = Membership::unpack(self.membership);
         let disabled = membership.group != 0 && membership.has(Membership::DISABLED);
-        self.started = started && !disabled;
+        self.enabled = enabled && !disabled;
         self
     }
 
@@ -178,14 +178,14 @@ impl SavedEvent {
     /// without this event.
     ///
     /// For the first event of a group, and for an event in no group, the call does the same as
-    /// [`to_be_started(false)`](Self::to_be_started). A disabled event stays disabled in a new
+    /// [`to_be_enabled(false)`](Self::to_be_enabled). A disabled event stays disabled in a new
     /// [group](Self::make_group), except as the group's first event.
     #[must_use]
     pub const fn disabled(mut self) -> Self {
         let membership = Membership::unpack(self.membership);
         let can_be = !membership.has(Membership::FIRST);
         self.membership = membership.with(Membership::DISABLED, can_be).pack();
-        self.started = false;
+        self.enabled = false;
         self
     }
 
@@ -195,7 +195,7 @@ impl SavedEvent {
     pub const fn enabled(mut self, first: &Self) -> Self {
         let membership = Membership::unpack(self.membership);
         self.membership = membership.with(Membership::DISABLED, false).pack();
-        self.to_be_started(first.started)
+        self.to_be_enabled(first.enabled)
     }
 
     /// Returns the counters that can count the event.
@@ -313,7 +313,7 @@ impl SavedEvent {
 
     /// Makes a group of `events`, which are then counted together or not at all. Pass all events of the group to
     /// [`switch_in`](crate::CounterSession::switch_in) in one call. The first event decides whether the group
-    /// [rotates](Event::rotating), whether it is [exclusive](Event::exclusive), and whether it is to be started. An
+    /// [rotates](Event::rotating), whether it is [exclusive](Event::exclusive), and whether it is to be enabled. An
     /// event other than the first stays stopped if it is [disabled](Self::disabled). Events that belong to another
     /// group leave that group.
     ///
@@ -328,7 +328,7 @@ impl SavedEvent {
     ///   [reloaded](Event::reloaded_by).
     pub fn make_group(events: &mut [Self]) -> Result<(), EventsError> {
         let first = events.first().ok_or(EventsError::of_group(CounterError::NoEvents))?;
-        let (rotates, started, members) = (first.rotates, first.started, events.len());
+        let (rotates, enabled, members) = (first.rotates, first.enabled, events.len());
         let exclusive = Membership::unpack(first.membership).has(Membership::EXCLUSIVE);
         if members > MAX_COUNTERS {
             return Err(EventsError::of_member(MAX_COUNTERS, CounterError::NoFreeCounter));
@@ -350,14 +350,14 @@ impl SavedEvent {
                 .with(Membership::RELOADS, reloads);
             let (group, members) = (group.bits(), members as u8);
             event.membership = Membership { group, members, ..membership }.pack();
-            (event.rotates, event.started) = (rotates, started && !disabled);
+            (event.rotates, event.enabled) = (rotates, enabled && !disabled);
         }
         Ok(())
     }
 
     /// Returns a child of the event for a new thread. The child is a copy of the event with the given `tag`. The
     /// child's count and times are 0, and the child begins a new period. The child has the event's
-    /// [start state](Self::is_started).
+    /// [state](Self::is_enabled).
     ///
     /// The child is in no group, even if the event belongs to a group. [`make_group`](Self::make_group) makes the
     /// children of one thread a group of their own. If the event is [disabled](Self::disabled) in its group, the child

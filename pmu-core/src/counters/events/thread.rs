@@ -24,12 +24,12 @@ use crate::counters::names::{EventId, GroupId, MAX_COUNTERS};
 /// ) -> Result<[ThreadEvent; 3], EventsError> {
 ///     let group = counters.open(this, &[GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic))?;
 ///     let opened = counters.open(this, &[alone]).map_err(EventsError::from);
-///     let started = opened.and_then(|alone| {
-///         counters.start(group, now)?;
-///         counters.start(alone, now)?;
+///     let enabled = opened.and_then(|alone| {
+///         counters.enable(group, now)?;
+///         counters.enable(alone, now)?;
 ///         Ok(alone)
 ///     });
-///     let alone = match started {
+///     let alone = match enabled {
 ///         Ok(alone) => alone,
 ///         Err(error) => {
 ///             let _ = opened.map(|alone| counters.close(alone, now));
@@ -73,7 +73,7 @@ impl ThreadEvent {
     /// Puts an event into the group of another event of its thread, as `perf_event_open` does with a `group_fd`. The
     /// event takes the first [unused](Self::Unused) place of `events` behind the group's events; the result is its
     /// index. If the other event is in no group, it becomes the first event of a new one. The group decides whether the
-    /// event rotates, whether it is exclusive, and whether it is to be started; a [disabled](SavedEvent::disabled)
+    /// event rotates, whether it is exclusive, and whether it is to be enabled; a [disabled](SavedEvent::disabled)
     /// event stays stopped.
     ///
     /// The thread is on no processor: a task that adds to its own events switches them out before, and in afterwards,
@@ -98,7 +98,7 @@ impl ThreadEvent {
     /// # Errors
     /// After an error, nothing was changed. Whether counters can count the whole group is found by
     /// [`switch_in`](crate::CounterSession::switch_in).
-    /// - [`AlreadyStarted`](CounterError::AlreadyStarted): an event of the thread is open on a processor.
+    /// - [`IsEnabled`](CounterError::IsEnabled): an event of the thread is open on a processor.
     /// - [`NoEvents`](CounterError::NoEvents): there is no event at `other`.
     /// - [`InsufficientMemory`](CounterError::InsufficientMemory): no place behind the group's events is unused.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter): the group has more events than any processor has counters.
@@ -110,7 +110,7 @@ impl ThreadEvent {
     ) -> Result<usize, EventsError> {
         let failed = |reason| Err(EventsError::of_group(reason));
         if let Some(event) = events.iter().find_map(Self::opened) {
-            return failed(CounterError::AlreadyStarted(event));
+            return failed(CounterError::IsEnabled(event));
         }
         let Some(of_other) = events.get(other).and_then(Self::membership) else {
             return failed(CounterError::NoEvents);
@@ -135,8 +135,8 @@ impl ThreadEvent {
         let is_unused = |(_, event): &(usize, &mut Self)| **event == Self::Unused;
         let lent = events.len() as u16;
         let no_place = CounterError::InsufficientMemory { needed: lent + 1, lent };
-        let (rotates, started) = match events.get(first) {
-            Some(Self::SwitchedOut(first)) => (first.rotates, first.started),
+        let (rotates, enabled) = match events.get(first) {
+            Some(Self::SwitchedOut(first)) => (first.rotates, first.enabled),
             _ => return failed(CounterError::NoEvents),
         };
         let Some((place, unused)) = events.iter_mut().enumerate().skip(last + 1).find(is_unused)
@@ -146,9 +146,9 @@ impl ThreadEvent {
         let joined = Membership::unpack(event.membership)
             .with(Membership::FIRST, false)
             .with(Membership::EXCLUSIVE, of_other.has(Membership::EXCLUSIVE));
-        let started = started && !joined.has(Membership::DISABLED);
+        let enabled = enabled && !joined.has(Membership::DISABLED);
         let membership = Membership { group, ..joined }.pack();
-        *unused = Self::SwitchedOut(SavedEvent { membership, rotates, started, ..event });
+        *unused = Self::SwitchedOut(SavedEvent { membership, rotates, enabled, ..event });
         for (place, event) in events.iter_mut().enumerate() {
             if is_member((place, event)).is_some()
                 && let Self::SwitchedOut(event) = event
@@ -183,7 +183,7 @@ impl ThreadEvent {
     /// ```
     ///
     /// # Errors
-    /// - [`AlreadyStarted`](CounterError::AlreadyStarted): an event of the thread is open on a processor.
+    /// - [`IsEnabled`](CounterError::IsEnabled): an event of the thread is open on a processor.
     /// - [`NoEvents`](CounterError::NoEvents): there is no event at `index`.
     pub fn enable(events: &mut [Self], index: usize) -> Result<(), EventsError> {
         let (of, is_first) = Self::group_at(events, index)?;
@@ -191,7 +191,7 @@ impl ThreadEvent {
         let first = events.get(first).and_then(Self::saved).copied().unwrap_or(SavedEvent::NONE);
         Self::change(events, of, index, is_first, |event, itself| match (is_first, itself) {
             (false, true) => event.enabled(&first),
-            _ => event.to_be_started(true),
+            _ => event.to_be_enabled(true),
         });
         Ok(())
     }
@@ -205,7 +205,7 @@ impl ThreadEvent {
         let (of, is_first) = Self::group_at(events, index)?;
         Self::change(events, of, index, is_first, |event, itself| match (is_first, itself) {
             (false, true) => event.disabled(),
-            _ => event.to_be_started(false),
+            _ => event.to_be_enabled(false),
         });
         Ok(())
     }
@@ -262,7 +262,7 @@ impl ThreadEvent {
     ///
     /// # Errors
     /// Nothing was changed.
-    /// - [`AlreadyStarted`](CounterError::AlreadyStarted): an event of a thread is open on a processor.
+    /// - [`IsEnabled`](CounterError::IsEnabled): an event of a thread is open on a processor.
     /// - [`InsufficientMemory`](CounterError::InsufficientMemory): `child` has no unused place at the index of an
     ///   event.
     pub fn inherit(
@@ -271,7 +271,7 @@ impl ThreadEvent {
         mut tag: impl FnMut(u64) -> u64,
     ) -> Result<(), EventsError> {
         if let Some(event) = parent.iter().chain(&*child).find_map(Self::opened) {
-            return Err(EventsError::of_group(CounterError::AlreadyStarted(event)));
+            return Err(EventsError::of_group(CounterError::IsEnabled(event)));
         }
         let inherited = || parent.iter().enumerate().filter_map(|(at, of)| Some((at, of.saved()?)));
         let has_room = |at: usize| child.get(at) == Some(&Self::Unused);
@@ -315,7 +315,7 @@ impl ThreadEvent {
     /// group, or is in none.
     fn group_at(events: &[Self], index: usize) -> Result<(Membership, bool), EventsError> {
         if let Some(event) = events.iter().find_map(Self::opened) {
-            return Err(EventsError::of_group(CounterError::AlreadyStarted(event)));
+            return Err(EventsError::of_group(CounterError::IsEnabled(event)));
         }
         let of = events.get(index).and_then(Self::membership);
         let of = of.ok_or(EventsError::of_group(CounterError::NoEvents))?;

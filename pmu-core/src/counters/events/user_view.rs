@@ -42,10 +42,10 @@ pub struct UserView {
     pub width: u32,
     /// Number that user mode adds to the sign-extended counter value, modulo 2⁶⁴.
     pub offset: u64,
-    /// Set if the event is started. The event's [`enabled`](Self::enabled) time then advances. While the event is on a
+    /// Set if the event is enabled. The event's [`enabled`](Self::enabled) time then advances. While the event is on a
     /// counter, its [`running`](Self::running) time advances too.
     pub is_enabled: bool,
-    /// Time for which the event was started before [`now`](Self::now), in the units of the caller's clock.
+    /// Time for which the event was enabled before [`now`](Self::now), in the units of the caller's clock.
     pub enabled: u64,
     /// Time for which the event was on a counter before [`now`](Self::now), in the units of the caller's clock.
     pub running: u64,

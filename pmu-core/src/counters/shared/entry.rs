@@ -186,7 +186,7 @@ impl EventEntry {
     pub(crate) fn extract(&self) -> SavedEvent {
         // Part by part: a literal has all of them in registers before it stores the first.
         let mut event = SavedEvent::NONE;
-        event.started = self.state() as u8 >= EventState::Waiting as u8;
+        event.enabled = self.state() as u8 >= EventState::Waiting as u8;
         self.members.load_into(&mut event);
         event.extra = self.extra.load();
         event.branches = self.branches();

@@ -168,19 +168,19 @@ impl EventTable {
         Ok(())
     }
 
-    /// Stops reporting the overflows of an event that has a period, until a task starts the event again. The event
-    /// stays on its counter, and counts until a task stops the event.
+    /// Stops reporting the overflows of an event that has a period, until a task enables the event again. The event
+    /// stays on its counter, and counts until a task disables the event.
     ///
     /// After a call from the handler of the event's own overflow, no further overflow is reported. After any other
     /// call, one more overflow may still be reported: the overflow that ends the current period.
     ///
     /// A context switch or a [tick](crate::CounterSession::tick) alone does not make the event report again, also if it
     /// is throttled. The event reports again after any of these calls:
-    /// - [`stop`](crate::CounterSession::stop) and then [`start`](crate::CounterSession::start);
+    /// - [`disable`](crate::CounterSession::disable) and then [`enable`](crate::CounterSession::enable);
     /// - [`apply_period`](crate::CounterSession::apply_period);
     /// - [`set_period`](Self::set_period), from when the event is next put on a counter, for instance by a context
     ///   switch;
-    /// - [`to_be_started`](crate::thread::SavedEvent::to_be_started) with `true`.
+    /// - [`to_be_enabled`](crate::thread::SavedEvent::to_be_enabled) with `true`.
     ///
     /// ```
     /// use pmu_core::interrupt::EventOverflow;
@@ -430,7 +430,7 @@ impl EventTable {
     /// }
     /// ```
     ///
-    /// Wrong: `let mut session = …; events.reclaim(); session.start(event, now)`.
+    /// Wrong: `let mut session = …; events.reclaim(); session.enable(event, now)`.
     pub unsafe fn reclaim(&self) {
         self.extra.clear();
         self.give_back();

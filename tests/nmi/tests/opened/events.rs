@@ -234,8 +234,8 @@ fn interrupt<I: EventSource<Processor = Snapshot>>(
     if setting == Watching {
         watchdog.watch(sampled_id);
     }
-    counters.start(sampled_id, 0).unwrap();
-    counters.start(counted_id, 0).unwrap();
+    counters.enable(sampled_id, 0).unwrap();
+    counters.enable(counted_id, 0).unwrap();
     let on = |event| counters.counter_of(event).unwrap().only();
     let own = raw(GENERAL[1]).every(PERIOD).with_total().rotating();
     let own = match operation {
@@ -258,11 +258,11 @@ fn interrupt<I: EventSource<Processor = Snapshot>>(
         assert_eq!(id.and_then(EventId::index), place.checked_sub(1), "{context}");
     }
     if operation == StopGroup {
-        counters.start(group.unwrap(), 0).unwrap();
+        counters.enable(group.unwrap(), 0).unwrap();
         pass(OWN, chip.room(OWN).unwrap() - 1);
     }
     if operation == Rotate {
-        counters.start(own_id, 0).unwrap();
+        counters.enable(own_id, 0).unwrap();
         assert_eq!(counters.counter_of(own_id), None, "{context}: does not wait");
     }
     if setting == Watching {
@@ -291,10 +291,10 @@ fn interrupt<I: EventSource<Processor = Snapshot>>(
     let mut least = [0; 2];
 
     step_through(&interrupt, || match operation {
-        Start | Move | MoveCounted | MoveFixed => session.counters_mut().start(own_id, 1).unwrap(),
+        Start | Move | MoveCounted | MoveFixed => session.counters_mut().enable(own_id, 1).unwrap(),
         Stop => {
-            session.counters_mut().stop(sampled_id, 1).unwrap();
-            session.counters_mut().stop(counted_id, 1).unwrap();
+            session.counters_mut().disable(sampled_id, 1).unwrap();
+            session.counters_mut().disable(counted_id, 1).unwrap();
         }
         Close => {
             values[0] = Some(session.counters_mut().close(sampled_id, 1).unwrap().value);
@@ -311,8 +311,8 @@ fn interrupt<I: EventSource<Processor = Snapshot>>(
             session.counters_mut().switch_out(&mut thread, 1, |sample| report(&sample)).unwrap();
             session.counters_mut().switch_in(&unit, &mut thread, 2).unwrap();
         }
-        StartGroup => session.counters_mut().start(group.unwrap(), 1).unwrap(),
-        StopGroup => session.counters_mut().stop(group.unwrap(), 1).unwrap(),
+        StartGroup => session.counters_mut().enable(group.unwrap(), 1).unwrap(),
+        StopGroup => session.counters_mut().disable(group.unwrap(), 1).unwrap(),
         Reprogram => {
             let anew = session.reprogram(|sample| report(&sample)).unwrap();
             assert!(anew.is_empty(), "{context}: registers that were not lost");
@@ -378,8 +378,8 @@ fn interrupt<I: EventSource<Processor = Snapshot>>(
     let counters = session.counters_mut();
     match operation {
         Stop => {
-            counters.start(sampled_id, 2).unwrap();
-            counters.start(counted_id, 2).unwrap();
+            counters.enable(sampled_id, 2).unwrap();
+            counters.enable(counted_id, 2).unwrap();
         }
         // A source begins a period anew.
         StopSource => session.start(source).unwrap(),

@@ -143,13 +143,14 @@ impl Machine<'_, '_> {
                 let event = random.below(EVENTS as u64) as usize;
                 let ThreadEvent::Opened(id) = self.events[event] else { unreachable!() };
                 let started = &mut self.expected[event].started;
-                if *started { counters.stop(id, now) } else { counters.start(id, now) }.unwrap();
+                if *started { counters.disable(id, now) } else { counters.enable(id, now) }
+                    .unwrap();
                 *started = !*started;
             }
-            2 if counters.is_started(self.pinned[cpu]) => {
-                counters.stop(self.pinned[cpu], now).unwrap();
+            2 if counters.is_enabled(self.pinned[cpu]) => {
+                counters.disable(self.pinned[cpu], now).unwrap();
             }
-            2 => counters.start(self.pinned[cpu], now).unwrap(),
+            2 => counters.enable(self.pinned[cpu], now).unwrap(),
             3 => {
                 counters.switch_out(&mut self.events, now, |_| ()).unwrap();
                 self.on = None;
@@ -415,7 +416,7 @@ fn a_fault_at_any_access_hides_the_event_until_it_is_published_again() {
         let mut counters = processor.take(&mock, &memory, &table);
         let event = raw(2).every(PERIOD).with_total().with_user_reads();
         let id = counters.open(&processor.unit, &[event]).unwrap();
-        counters.start(id, 0).unwrap();
+        counters.enable(id, 0).unwrap();
         happen(&mock, 2, 70);
         thread.ids.set(from_fn(|event| (event == 0).then_some(id)));
         for by_task in [true, false] {

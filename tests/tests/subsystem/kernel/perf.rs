@@ -114,17 +114,17 @@ impl Perf {
                 if let [event] = events[..] {
                     let id = session.open(unit, &[event])?;
                     own.push((numbers[0], id));
-                    session.start(id, now)?;
+                    session.enable(id, now)?;
                 } else {
                     let group = session.open(unit, &events)?;
                     own.extend(numbers.iter().copied().zip(session.group_events(group)));
-                    session.start(group, now)?;
+                    session.enable(group, now)?;
                 }
                 self.to_user_mode(cpu);
             }
             Target::Task(task) => {
                 let unit = &self.cpus[0].as_ref().unwrap().unit;
-                let saved = |event| Ok(SavedEvent::new(unit, event)?.to_be_started(true));
+                let saved = |event| Ok(SavedEvent::new(unit, event)?.to_be_enabled(true));
                 let mut saved: Vec<_> =
                     events.iter().map(saved).collect::<Result<_, CounterError>>()?;
                 if saved.len() > 1 {
@@ -316,8 +316,8 @@ impl Perf {
     pub(crate) fn close(&mut self, number: usize) {
         let (now, (cpu, id)) = (self.now(), self.place(number).unwrap());
         let Cpu { session, own, .. } = self.cpus[cpu].as_mut().unwrap();
-        session.disable(id, now).unwrap();
         let members: Vec<_> = session.group_events(id).collect();
+        session.disable(members[0], now).unwrap();
         for (number, id) in own.extract_if(.., |(_, id)| members.contains(id)) {
             self.ended[number] = Some(session.read(id, now).unwrap());
         }

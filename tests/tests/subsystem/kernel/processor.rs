@@ -152,7 +152,7 @@ impl Cpu {
         let event = Watchdog::event(&unit, 1_000, 10).unwrap();
         let watched = session.open(&unit, &[event]).unwrap();
         per.watchdog.watch(watched);
-        session.start(watched, per.shared.now()).unwrap();
+        session.enable(watched, per.shared.now()).unwrap();
         // Samples are limited from the first tick on.
         session.tick(PER_TICK, per.shared.now(), |_| panic!("no event has counted")).unwrap();
         Self { per, mock, unit, session, own: vec![], task: None, watched }

@@ -16,7 +16,7 @@ impl Subsystem<'_, '_> {
             for Placed { number, id } in &here {
                 let event = &self.events[*number];
                 let context = format!("{context}, event {number}, {event:?}");
-                assert_eq!(counters.is_started(*id), event.is_on(), "{context}");
+                assert_eq!(counters.is_enabled(*id), event.is_on(), "{context}");
                 let told = self.told.of(*number);
                 assert!(event.agrees_with(told), "{context}: {told:?}");
                 if event.wants_total() {
@@ -46,7 +46,7 @@ impl Subsystem<'_, '_> {
                 if let ThreadEvent::SwitchedOut(stopped) = event {
                     let expected = &self.events[*number];
                     let context = format!("{}: event {number}, {expected:?}", self.context);
-                    assert_eq!(stopped.is_started(), expected.started, "{context}");
+                    assert_eq!(stopped.is_enabled(), expected.started, "{context}");
                     expected.check_times(stopped.count(), &context);
                     let told = self.told.of(*number);
                     assert!(expected.agrees_with(told), "{context}: {told:?}");

@@ -2,13 +2,13 @@
 
 use pmu_core::error::{CounterError, EventsError};
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterSet, EventCount};
+use pmu_core::{CounterSet, EventCount, EventId};
 use pmu_virt::mock::Fault;
 
 use super::expected::{Expected, MAX_EVENTS, Modes};
 use super::state::{Cpu, Placed, Subsystem, Task, feed_of};
 use pmu_tests::Reason;
-use pmu_tests::opened::{KINDS, running};
+use pmu_tests::opened::{KINDS, Opened, running};
 
 /// Greatest number of events of a processor, and of a task.
 const MAX_OF_OWNER: usize = 6;
@@ -21,6 +21,11 @@ pub(crate) enum Faults {
     Passing,
     /// Of all accesses from one on, until the processor is programmed again.
     Lasting,
+}
+
+/// Returns the first event of an event's group, which stands for it.
+fn leader(counters: &Opened<'_, '_>, event: EventId) -> EventId {
+    counters.group_events(event).next().unwrap()
 }
 
 impl Subsystem<'_, '_> {
@@ -59,8 +64,8 @@ impl Subsystem<'_, '_> {
         let Cpu { counters, processor, mock, lent, task, own } = &mut cpus[cpu];
         let report = |overflow| lent.report(overflow, told);
         match (operation, id) {
-            (0, Some(id)) => drop(counters.stop(id, *now)),
-            (1, Some(id)) => drop(counters.start(id, *now)),
+            (0, Some(id)) => drop(counters.disable(leader(counters, id), *now)),
+            (1, Some(id)) => drop(counters.enable(leader(counters, id), *now)),
             (2, ..) => drop(counters.rotate(*now)),
             (3, ..) => {
                 if let Ok(window) = counters.lend(*now, |sample| report(*sample)) {
@@ -90,14 +95,15 @@ impl Subsystem<'_, '_> {
         for (number, event) in &all {
             let ThreadEvent::Opened(id) = *event else { continue };
             let stopped = operation == 0 && stopped.contains(number);
-            if stopped || !events[*number].started || counters.is_started(id) {
+            if stopped || !events[*number].started || counters.is_enabled(id) {
                 continue;
             }
             let started = match groups.iter().find(|group| group.contains(number)) {
-                None => counters.start(id, *now).reason(),
+                None => counters.enable(id, *now).reason(),
                 Some(_) => {
-                    let _ = counters.stop(id, *now);
-                    counters.start(id, *now).reason()
+                    let first = leader(counters, id);
+                    let _ = counters.disable(first, *now);
+                    counters.enable(first, *now).reason()
                 }
             };
             assert!(
@@ -110,7 +116,7 @@ impl Subsystem<'_, '_> {
             let expected = &mut events[number];
             let count = match event {
                 ThreadEvent::Opened(id) => {
-                    let is_on = counters.is_started(id);
+                    let is_on = counters.is_enabled(id);
                     let of_thread = task.is_some_and(|task| tasks[task].numbers.contains(&number));
                     expected.refused = of_thread && expected.started && !is_on;
                     expected.started = is_on || expected.refused;
@@ -121,7 +127,7 @@ impl Subsystem<'_, '_> {
                     }
                 }
                 ThreadEvent::SwitchedOut(saved) => {
-                    expected.started = saved.is_started();
+                    expected.started = saved.is_enabled();
                     saved.count()
                 }
                 ThreadEvent::Unused => panic!("{}: {number} is gone", self.context),
@@ -166,7 +172,7 @@ impl Subsystem<'_, '_> {
                 let expected = &mut self.events[*number];
                 expected.refused = false;
                 if let (ThreadEvent::SwitchedOut(saved), Some(_)) = (event, expected.uncertain) {
-                    expected.started = saved.is_started();
+                    expected.started = saved.is_enabled();
                     expected.check_times(saved.count(), &self.context);
                     expected.count = saved.count();
                 }
@@ -187,7 +193,7 @@ impl Subsystem<'_, '_> {
         {
             let ThreadEvent::Opened(id) = *event else { panic!("{}: {event:?}", self.context) };
             let expected = &mut events[*number];
-            if expected.started && !here.counters.is_started(id) {
+            if expected.started && !here.counters.is_enabled(id) {
                 assert!(!expected.rotates, "{}: {expected:?}", self.context);
                 expected.refused = true;
                 refused |= 1 << place;
@@ -298,7 +304,7 @@ impl Subsystem<'_, '_> {
         let numbers = self.together(number);
         let id = self.placed(cpu, number).id;
         let counters = &mut self.cpus[cpu].counters;
-        let started = counters.start(id, self.now).reason();
+        let started = counters.enable(leader(counters, id), self.now).reason();
         match started {
             Ok(()) => numbers.iter().for_each(|number| {
                 let event = &mut self.events[*number];
@@ -317,7 +323,7 @@ impl Subsystem<'_, '_> {
         let numbers = self.together(number);
         let id = self.placed(cpu, number).id;
         let counters = &mut self.cpus[cpu].counters;
-        let stopped = counters.stop(id, self.now);
+        let stopped = counters.disable(leader(counters, id), self.now);
         assert_eq!(stopped, Ok(()), "{}", self.context);
         numbers.iter().for_each(|number| self.events[*number].started = false);
     }

@@ -34,14 +34,12 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     ///
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
-    /// - [`StateUnknown`](CounterError::StateUnknown), as of [`stop`](Self::stop): the events are stopped, and stay
+    /// - [`StateUnknown`](CounterError::StateUnknown), as of [`disable`](Self::disable): the events are stopped, and stay
     ///   open.
     pub fn close(&mut self, event: EventId, now: u64) -> Result<EventCount, EventsError> {
         self.entry(event)?;
-        let stopped = self.stop_those_here(event, now);
-        let is_off = |reason| matches!(reason, CounterError::NotStarted(_));
         // An event that cannot be stopped stays open, so that its identity is not given to another.
-        stopped.or_else(|error| if is_off(error.reason) { Ok(()) } else { Err(error) })?;
+        self.stop_those_here(event, now)?;
         let count = self.entry(event)?.count();
         self.members(event).for_each(|(event, entry)| self.mark_closed(event, entry));
         Ok(count)
@@ -51,7 +49,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     #[inline(never)] // 112 bytes of the glue, at `opt-level` 3.
     pub(crate) fn close_without_clock(&mut self, event: EventId) -> Result<(), CounterError> {
         let entry = self.entry(event)?;
-        if self.is_started(event) {
+        if self.is_enabled(event) {
             self.detach_and_stop(event, entry, 0)?;
         }
         self.mark_closed(event, entry);
@@ -91,7 +89,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
     /// - [`GroupElsewhere`](CounterError::GroupElsewhere).
-    /// - The errors of [`stop`](Self::stop). An event of a group is closed nevertheless, and its last count is lost; an
+    /// - The errors of [`disable`](Self::disable). An event of a group is closed nevertheless, and its last count is lost; an
     ///   event in no group stays open.
     pub fn close_member(&mut self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
         let (entry, first) = (self.entry(event)?, self.first_of(event)?);

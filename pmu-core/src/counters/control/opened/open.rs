@@ -46,7 +46,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     ///     let events = [GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic);
     ///     let group = counters.open(unit, &events)?;
     ///     let mut counts = [EventCount::default(); 2];
-    ///     let counted = counters.start(group, clock()).and_then(|()| {
+    ///     let counted = counters.enable(group, clock()).and_then(|()| {
     ///         function();
     ///         counters.read_group(group, clock(), &mut counts)
     ///     });
@@ -260,7 +260,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// After an error, the event is not open, and the group, or the event without a group, is as before.
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): `other` is not open.
     /// - [`GroupElsewhere`](CounterError::GroupElsewhere).
-    /// - [`AlreadyStarted`](CounterError::AlreadyStarted): the group is started. It is to be stopped before.
+    /// - [`IsEnabled`](CounterError::IsEnabled): the group is enabled. It is to be disabled before.
     /// - [`NotReloadable`](CounterError::NotReloadable): the event is to be [reloaded](Event::reloaded_by).
     /// - [`InsufficientMemory`](CounterError::InsufficientMemory): the table of opened events has no free place behind
     ///   those of the group.
@@ -295,9 +295,9 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         event: &Event,
     ) -> Result<EventId, EventsError> {
         let group = self.entry(other)?.group().ok_or(CounterError::NoSuchEvent(other))?;
-        let started = self.group_events(other).find(|event| self.is_started(*event));
+        let started = self.group_events(other).find(|event| self.is_enabled(*event));
         if let Some(started) = started {
-            return Err(EventsError::of_group(CounterError::AlreadyStarted(started)));
+            return Err(EventsError::of_group(CounterError::IsEnabled(started)));
         }
         let members = self.members(other).count();
         let failed = |reason| EventsError::of_member(members, reason);

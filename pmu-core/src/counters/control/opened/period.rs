@@ -90,7 +90,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         }
         let Some(counter) = self.counter_of(event) else {
             // A stopped event has no overflow pending.
-            let keeps = self.is_started(event);
+            let keeps = self.is_enabled(event);
             begin(keeps);
             return Ok(());
         };

@@ -1,17 +1,61 @@
-//! Starts and stops: of events and their groups, and of one event of a group that goes on.
+//! Events and their groups are enabled and disabled, also one event of a group that goes on.
 
 use crate::counters::control::assignment::plan::PlacementError;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::{CounterError, EventsError, bit_of_member};
+use crate::counters::events::event::Event;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::names::{CounterSet, EventId};
+use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::platform::Hardware;
 use crate::profile::event_source::EventSource;
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
-    /// Starts an opened event and its group: together, by one write if there is a global control register. The totals
-    /// continue from their last values. If an event was stopped within a period, the rest of this period continues.
+    /// [Opens](Self::open) events, and [enables](Self::enable) them. If they cannot be enabled, they are not opened.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterSession, CounterUnit, Event, EventSource, GenericEvent, Hardware};
+    /// # use pmu_core::error::EventsError;
+    /// /// Counts the instructions of a function.
+    /// fn instructions<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
+    ///     unit: &CounterUnit,
+    ///     clock: impl Fn() -> u64,
+    ///     function: impl FnOnce(),
+    /// ) -> Result<u64, EventsError> {
+    ///     let event = counters.start(unit, &[Event::generic(GenericEvent::Instructions)], clock())?;
+    ///     function();
+    ///     Ok(counters.close(event, clock())?.value)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open) and [`enable`](Self::enable).
+    #[inline] // As `open`.
+    pub fn start(
+        &mut self,
+        processor: &CounterUnit,
+        events: &[Event],
+        now: u64,
+    ) -> Result<EventId, EventsError> {
+        let first = self.open(processor, events)?;
+        self.start_or_close(first, now).map(|()| first)
+    }
+
+    /// Enables an opened event, as `PERF_EVENT_IOC_ENABLE` does: the event counts. Its total continues from its last
+    /// value. If the event was disabled within a period, the rest of this period continues. If the event is enabled
+    /// already, the call changes nothing. Otherwise the effect depends on the event's group:
+    ///
+    /// - If the event is in no group, or is the first of its group, all events of the group that were not
+    ///   [disabled](Self::disable) themselves start together, by one write if there is a global control register.
+    /// - If the event is another one of a group, the event is counted with the group again. If the group is on counters,
+    ///   the event gets a counter. The group's other events continue. Their counts have a gap only if these events must
+    ///   move to other counters. If there is no counter for the event, and the group [rotates](crate::Event::rotating),
+    ///   the whole group leaves its counters and waits for its turn.
+    ///
+    /// To enable a whole group, as `PERF_IOC_FLAG_GROUP` does, call this for each of its events. The call for the
+    /// group's first event comes last.
     ///
     /// If too few counters are free, the call tries to free more by moving other events. If too few become free, a
     /// [rotating](crate::Event::rotating) event or group waits for its turn, and any other takes the counters of
@@ -37,27 +81,27 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     ///     clock: impl Fn() -> u64,
     ///     function: impl FnOnce(),
     /// ) -> Result<EventCount, EventsError> {
-    ///     counters.start(event, clock())?;
+    ///     counters.enable(event, clock())?;
     ///     function();
-    ///     counters.stop(event, clock())?;
+    ///     counters.disable(event, clock())?;
     ///     Ok(counters.read(event, clock())?)
     /// }
-    /// /// Starts a group. If events of the group find no counter, returns the mask of their indices.
-    /// fn start<S: EventSource, H: Hardware>(
+    /// /// Enables a group. If events of the group find no counter, returns the mask of their indices.
+    /// fn enable<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
     ///     group: EventId,
     ///     now: u64,
     /// ) -> Result<u64, EventsError> {
-    ///     match counters.start(group, now) {
+    ///     match counters.enable(group, now) {
     ///         Err(EventsError { reason: CounterError::NoFreeCounter, events }) => Ok(events),
-    ///         started => started.map(|()| 0),
+    ///         enabled => enabled.map(|()| 0),
     ///     }
     /// }
     /// ```
     ///
     /// # Errors
+    /// The event, or the group of which it is the first, stays disabled.
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent), [`GroupElsewhere`](CounterError::GroupElsewhere).
-    /// - [`AlreadyStarted`](CounterError::AlreadyStarted): an event of the group is started.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse),
     ///   [`BranchFilterInUse`](CounterError::BranchFilterInUse): the events find too few counters or extra registers,
     ///   or branches are recorded by another filter, and the group does not rotate. The error names the first event of
@@ -68,23 +112,53 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// # Limitations
     /// A counter whose control register answers but whose value register faults is not marked as faulted. It is planned
     /// again at each start and rotation, which fails each time.
-    pub fn start(&mut self, event: EventId, now: u64) -> Result<(), EventsError> {
-        let first = self.begin_times(event, now)?;
+    pub fn enable(&mut self, event: EventId, now: u64) -> Result<(), EventsError> {
+        let first = self.first_of(event)?;
+        if first != event {
+            return Ok(self.enable_member(event, first, now)?);
+        }
+        if self.members(event).any(|(member, _)| self.is_enabled(member)) {
+            return Ok(());
+        }
+        self.start_group(event, now)
+    }
+
+    fn start_or_close(&mut self, first: EventId, now: u64) -> Result<(), EventsError> {
+        let started = self.start_group(first, now);
+        if started.is_err() && self.close(first, now).is_err() {
+            // By now it is stopped, so this accesses no register.
+            let _ = self.close(first, now);
+        }
+        started
+    }
+
+    /// Starts an event, and its group, none of which is enabled.
+    #[inline(never)]
+    fn start_group(&self, first: EventId, now: u64) -> Result<(), EventsError> {
+        // For all members before any of them starts, so that their times begin together.
+        self.members(first).for_each(|(_, entry)| self.begin_time(entry, now));
         self.give_counters(first, now).map_err(|unplaced| self.error_of(unplaced))
     }
 
-    /// Returns the first event of a group of which none is started. Their times count from `now` on.
-    #[inline(never)] // 48 bytes of stack (start).
-    fn begin_times(&self, event: EventId, now: u64) -> Result<EventId, EventsError> {
-        let first = self.first_of(event)?;
-        for (member, (event, _)) in self.members(event).enumerate() {
-            if self.is_started(event) {
-                return Err(EventsError::of_member(member, CounterError::AlreadyStarted(event)));
-            }
+    /// Enables an event of a group, which is not the group's first event.
+    #[inline(never)]
+    fn enable_member(&self, event: EventId, first: EventId, now: u64) -> Result<(), CounterError> {
+        let entry = self.entry(event)?;
+        if !entry.is_disabled() || self.is_part(event) {
+            return Ok(());
         }
-        // For all members before any of them starts, so that their times begin together.
-        self.members(event).for_each(|(_, entry)| self.begin_time(entry, now));
-        Ok(first)
+        entry.set_disabled(false);
+        if !self.is_enabled(first) {
+            return Ok(());
+        }
+        entry.begin_time(now);
+        let joined = self.join(event, first, now);
+        if joined.is_err() {
+            entry.set_disabled(true);
+            // The failed change may have left the event started. The first error is the reason.
+            let _ = self.detach_and_stop(event, entry, now);
+        }
+        joined
     }
 
     #[inline(always)]
@@ -96,36 +170,37 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         }
     }
 
-    /// Starts an event that was just opened, and does not rotate, like [`start`](Self::start), on less stack.
+    /// Starts an event that was just opened, and does not rotate, like [`enable`](Self::enable), on less stack.
     pub(crate) fn start_added(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         self.begin_time(self.entry(event)?, now);
         self.assign(event, Some(0)).map_err(|unplaced| unplaced.reason)
     }
 
-    /// Starts an opened event on a free counter that can count it. No other event moves to another counter, or loses
-    /// its counter. If no counter is free, the call fails, even for an event that [rotates](crate::Event::rotating). If
-    /// a kernel calls only this method, the code with which [`start`](Self::start) moves events is not linked.
+    /// [Enables](Self::enable) an opened event on a free counter that can count it. No other event moves to another
+    /// counter, or loses its counter. If no counter is free, the call fails, even for an event that
+    /// [rotates](crate::Event::rotating). If a kernel calls only this method, the code with which `enable` moves events
+    /// is not linked.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventId, EventSource, Hardware};
     /// # use pmu_core::error::CounterError;
-    /// /// Starts an event if a counter is free, and returns whether the event runs.
-    /// fn try_start<S: EventSource, H: Hardware>(
+    /// /// Enables an event if a counter is free, and returns whether the event runs.
+    /// fn try_enable<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
     ///     event: EventId,
     ///     now: u64,
     /// ) -> Result<bool, CounterError> {
-    ///     match counters.start_if_free(event, now) {
+    ///     match counters.enable_if_free(event, now) {
     ///         Err(CounterError::NoFreeCounter) => Ok(false),
-    ///         started => started.map(|()| true),
+    ///         enabled => enabled.map(|()| true),
     ///     }
     /// }
     /// ```
     ///
     /// # Errors
-    /// - The errors of [`start`](Self::start). After [`NoFreeCounter`](CounterError::NoFreeCounter) the event stays
-    ///   stopped.
-    /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): only `start` can start an event of a group, and an
+    /// The event stays disabled.
+    /// - The errors of [`enable`](Self::enable).
+    /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): only `enable` can enable an event of a group, and an
     ///   event of one of these kinds that is not counted in software: [exclusive](crate::Event::exclusive) events,
     ///   events with an [extra register](crate::Event::with_extra), every event of a
     ///   session with [`OnSharedCore`](crate::shared_core::OnSharedCore), and, on Intel, events that count only [in
@@ -133,12 +208,12 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// - [`BranchFilterInUse`](CounterError::BranchFilterInUse): an event that runs records
     ///   [branches](crate::Event::with_branches) by another filter.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter): no counter is free, or an exclusive event runs. On Intel, the
-    ///   error is also returned while another event that counts only in guests runs. `start` does not fail for this
+    ///   error is also returned while another event that counts only in guests runs. `enable` does not fail for this
     ///   reason.
-    pub fn start_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
+    pub fn enable_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.entry(event)?;
-        if self.is_started(event) {
-            return Err(CounterError::AlreadyStarted(event));
+        if self.is_enabled(event) {
+            return Ok(());
         }
         // Each of these takes a plan, and this call makes none.
         let takes_plan =
@@ -245,10 +320,9 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
             // Before any of them starts, as at a start. An event that is silent or throttled stays so.
             self.members(event).for_each(|(_, entry)| entry.continue_time(now));
             if let Err(unplaced) = self.give_counters(first, now) {
-                if !is_refused {
-                    self.change_group(first, EventState::Counting);
-                    self.settle_software();
-                }
+                let state = if is_refused { EventState::Refused } else { EventState::Counting };
+                self.change_group(first, state);
+                self.settle_software();
                 if !unplaced.reason.is_no_room() {
                     outcome = outcome.and(Err(unplaced.reason));
                 }
@@ -277,166 +351,67 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         off_counters.for_each(|event| self.change_state(event, state));
     }
 
-    /// Stops an opened event and its group together. Pending overflows are not reported. The totals include everything
-    /// counted until the stop.
+    /// Disables an opened event, as `PERF_EVENT_IOC_DISABLE` does: the event does not count. Pending overflows are not
+    /// reported. The total includes everything counted until the call. If the event is disabled already, the call
+    /// changes nothing. Otherwise the effect depends on the event's group:
+    ///
+    /// - If the event is in no group, the event stops. If it is the first of a group, the whole group stops, together.
+    /// - If the event is another one of a group, only this event stops, and the group's other events continue without a
+    ///   gap. The event is not counted with the group before [`enable`](Self::enable) is called for it. It can also be
+    ///   disabled before the group is enabled.
+    ///
+    /// The `enabled` and `running` times of a disabled event do not advance.
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventId, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventCount, EventId, EventSource, Hardware};
     /// # use pmu_core::error::EventsError;
-    /// /// Runs a function whose events are not to be counted.
+    /// /// Runs a function whose events are not to be counted, of all events of a group or of one.
     /// fn uncounted<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
     ///     event: EventId,
     ///     clock: impl Fn() -> u64,
     ///     function: impl FnOnce(),
     /// ) -> Result<(), EventsError> {
-    ///     counters.stop(event, clock())?;
+    ///     counters.disable(event, clock())?;
     ///     function();
-    ///     counters.start(event, clock()) // The period and the total continue.
+    ///     counters.enable(event, clock()) // The period and the total continue.
     /// }
     /// ```
     ///
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent), [`GroupElsewhere`](CounterError::GroupElsewhere).
-    /// - [`NotStarted`](CounterError::NotStarted): none of the group's events is started.
     /// - [`StateUnknown`](CounterError::StateUnknown): the count since the last read of the event's counter is lost.
-    ///   All events whose registers can be accessed were stopped.
-    pub fn stop(&mut self, event: EventId, now: u64) -> Result<(), EventsError> {
-        self.first_of(event)?;
-        self.stop_those_here(event, now)
+    ///   All events whose registers can be accessed were stopped, and all are disabled.
+    pub fn disable(&mut self, event: EventId, now: u64) -> Result<(), EventsError> {
+        let (entry, first) = (self.entry(event)?, self.first_of(event)?);
+        if first == event {
+            return self.stop_those_here(event, now);
+        }
+        entry.set_disabled(true);
+        let stopped = self.detach_and_stop(event, entry, now);
+        self.count_again(first, now);
+        Ok(stopped?)
     }
 
     /// Stops an opened event and those of its group that are on this processor.
     pub(super) fn stop_those_here(&self, event: EventId, now: u64) -> Result<(), EventsError> {
-        let (mut on, mut is_started) = (CounterSet::NONE, false);
-        for (event, _) in self.members(event) {
-            is_started = is_started || self.is_started(event);
-            on = self.counter_of(event).map_or(on, |counter| on | counter.only());
-        }
-        if !is_started {
-            return Err(EventsError::of_group(CounterError::NotStarted(event)));
-        }
+        let on = self.members(event).filter_map(|(event, _)| self.counter_of(event)).collect();
+        // A single counter stops by its own control. Pausing it would only add two writes.
+        let paused = if CounterSet::is_one(on) { CounterSet::NONE } else { on };
         self.bring_up_to(now);
-        if on.is_one() {
-            // A single counter stops by its own control. Pausing it would only add two writes.
-            on = CounterSet::NONE;
-        }
         let mut outcome = Ok(());
-        EventsError::add(&mut outcome, 0, self.pause(on));
+        EventsError::add(&mut outcome, 0, self.pause(paused));
         for (member, (event, entry)) in self.members(event).enumerate() {
-            EventsError::add(
-                &mut outcome,
-                bit_of_member(member),
-                self.detach_and_stop(event, entry, now),
-            );
+            // One whose counter faulted is not to take a turn again.
+            if entry.state() != EventState::Stopped {
+                let stopped = self.detach_and_stop(event, entry, now);
+                EventsError::add(&mut outcome, bit_of_member(member), stopped);
+            }
         }
         // No event runs on them any more, so this enables them alone: simpler than `unpause`.
-        let enabled = self.set_global_enable(on).map_err(CounterError::faulted);
+        let enabled = self.set_global_enable(paused).map_err(CounterError::faulted);
         EventsError::add(&mut outcome, 0, enabled);
         outcome
-    }
-
-    /// Disables an opened event, as `PERF_EVENT_IOC_DISABLE` does. A pending overflow of the event is not reported. If
-    /// the event is disabled already, the call changes nothing. Otherwise the effect depends on the event's group:
-    ///
-    /// - If the event is in no group, the event [stops](Self::stop).
-    /// - If the event is the first of a group, the whole group stops.
-    /// - If the event is in a group, but is not the group's first event, only this event stops, and the group's other
-    ///   events continue without a gap. A start of the group does not start the event before
-    ///   [`enable`](Self::enable) is called.
-    ///
-    /// The `enabled` and `running` times of a disabled event do not advance. Each event of a group except the first can
-    /// also be disabled before the group starts.
-    ///
-    /// ```
-    /// # use pmu_core::{CounterSession, EventCount, EventId, EventSource, Hardware};
-    /// # use pmu_core::error::CounterError;
-    /// /// Disables one event of a group while a function runs, and returns the event's count.
-    /// fn without<S: EventSource, H: Hardware>(
-    ///     counters: &mut CounterSession<'_, S, H>,
-    ///     event: EventId,
-    ///     clock: impl Fn() -> u64,
-    ///     function: impl FnOnce(),
-    /// ) -> Result<EventCount, CounterError> {
-    ///     counters.disable(event, clock())?;
-    ///     function(); // Only the other events of the group count here.
-    ///     counters.enable(event, clock())?;
-    ///     counters.read(event, clock())
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
-    /// - [`GroupElsewhere`](CounterError::GroupElsewhere).
-    /// - [`StateUnknown`](CounterError::StateUnknown): the count since the last read of the event's counter is lost.
-    ///   The event is disabled.
-    pub fn disable(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
-        let (entry, first) = (self.entry(event)?, self.first_of(event)?);
-        if first != event {
-            entry.set_disabled(true);
-            let stopped = self.detach_and_stop(event, entry, now);
-            self.count_again(first, now);
-            return stopped;
-        }
-        if self.members(event).any(|(event, _)| self.is_started(event)) {
-            return Ok(self.stop(event, now)?);
-        }
-        // Their counters faulted. They are not to take a turn again.
-        self.members(event)
-            .filter(|(_, entry)| entry.state() != EventState::Stopped)
-            .try_for_each(|(event, entry)| self.detach_and_stop(event, entry, now))
-    }
-
-    /// Enables an opened event, as `PERF_EVENT_IOC_ENABLE` does. If the event is enabled already, the call changes
-    /// nothing. Otherwise the effect depends on the event's group:
-    ///
-    /// - If the event is in no group, the event [starts](Self::start).
-    /// - If the event is the first of a group, the group starts without its
-    ///   [disabled](Self::disable) events.
-    /// - If the event is in a group, but is not the group's first event, the event is counted with the group again. If
-    ///   the group is on counters, the event gets a counter. The group's other events continue. Their counts have a gap
-    ///   only if these events must move to other counters. If there is no counter for the event, and the group
-    ///   [rotates](crate::Event::rotating), the whole group leaves its counters and waits for its turn.
-    ///
-    /// To enable a whole group, as `PERF_IOC_FLAG_GROUP` does, call this for each of its events. The call for the
-    /// group's first event comes last.
-    ///
-    /// ```
-    /// # use pmu_core::{CounterSession, EventId, EventSource, Hardware};
-    /// # use pmu_core::error::CounterError;
-    /// /// Enables an event of a group with all others, as `PERF_EVENT_IOC_ENABLE` with `PERF_IOC_FLAG_GROUP` does.
-    /// fn enable_group<S: EventSource, H: Hardware, const N: usize>(
-    ///     counters: &mut CounterSession<'_, S, H>,
-    ///     group: [EventId; N], // in their order
-    ///     now: u64,
-    /// ) -> Result<(), CounterError> {
-    ///     group.into_iter().rev().try_for_each(|event| counters.enable(event, now))
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
-    /// - The errors of [`start`](Self::start). The event stays disabled.
-    pub fn enable(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
-        let (entry, first) = (self.entry(event)?, self.first_of(event)?);
-        if first == event {
-            return if self.is_started(event) { Ok(()) } else { Ok(self.start(event, now)?) };
-        }
-        if !entry.is_disabled() || self.is_part(event) {
-            return Ok(());
-        }
-        entry.set_disabled(false);
-        if !self.is_started(first) {
-            return Ok(());
-        }
-        entry.begin_time(now);
-        let joined = self.join(event, first, now);
-        if joined.is_err() {
-            entry.set_disabled(true);
-            // The failed change may have left the event started. The first error is the reason.
-            let _ = self.detach_and_stop(event, entry, now);
-        }
-        joined
     }
 
     /// Lets an event, or a group by its first one, wait for its turn if nothing keeps it from being counted any longer.
@@ -464,29 +439,18 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
             return Ok(());
         }
         self.add_times(now);
-        self.get_ready(first).map_err(|unplaced| unplaced.reason)?;
-        let mut planner = self.planner();
-        self.present(&mut planner.plan);
+        let rotates = self.entry(first)?.rotates();
         // The group is placed again as a whole: it counts together, or not at all.
-        self.table().with_group(first).for_each(|event| planner.plan.remove(event));
-        let rotates = self.table().entry(first).is_some_and(EventEntry::rotates);
-        let is_countable = self.is_countable(first);
-        let has_room = if is_countable {
-            let placed = self.plan_beside(&mut planner, first, (!rotates).then_some(0));
-            let placed = placed.map_err(PlacementError::from);
-            match placed.map_err(|unplaced| unplaced.reason) {
-                Err(reason) if !rotates => return Err(reason),
-                placed => placed.is_ok(),
+        let state = if self.is_countable(first) {
+            match self.assign(first, (!rotates).then_some(0)) {
+                Err(unplaced) if rotates && unplaced.reason.is_no_room() => EventState::Waiting,
+                placed => return placed.map_err(|unplaced| unplaced.reason),
             }
         } else {
-            false
+            EventState::Uncountable
         };
-        self.apply(&mut planner)?;
-        if !has_room {
-            // The group has left its counters.
-            let waits = if is_countable { EventState::Waiting } else { EventState::Uncountable };
-            self.change_group(first, waits);
-        }
+        self.stop_those_here(first, now)?;
+        self.change_group(first, state);
         Ok(())
     }
 }

@@ -115,7 +115,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// the call costs one RDPMC.
     ///
     /// For an event on a counter, the data is valid until one of the following happens:
-    /// - An operation starts, stops, moves or closes the event. [`start`](Self::start) of *another* event
+    /// - An operation starts, stops, moves or closes the event. [`enable`](Self::enable) of *another* event
     ///   and [`rotate`](Self::rotate) may also move this event.
     /// - A performance interrupt of the processor is serviced. [`service`](crate::service()) may reload the counter of
     ///   an event with a period. On a processor without an overflow status, `service` may reload the counter of any
