@@ -14,7 +14,7 @@ use pmu_core::x86::Snapshot;
 use pmu_core::{CounterSession, CounterSet, EventSource, Hardware};
 
 use crate::branch_trace::memory::{KERNEL, STOP, USER};
-use crate::counters::{check_status, unit};
+use crate::counters::{INTEL, unit};
 use crate::debug_store::{BRANCH_TRACE, DebugStoreSupport, PebsDsSaveArea};
 use crate::precise::memory::{PreciseMemory, RESETS};
 use crate::precise::registers::STATUS_OVF_BUFFER;
@@ -40,7 +40,15 @@ impl BranchTraceUnit {
     /// Returns the reason why the processor cannot trace branches, or not as this crate does: a full buffer interrupts
     /// through the counters' entry, and the DS save area has 64-bit fields.
     pub fn detect<M: RegisterBackend>(processor: &Snapshot, msr: &M) -> Result<Self, NoFacility> {
-        check_status(processor, &unit(processor, false))?;
+        if processor.vendor() != INTEL {
+            return Err(NoFacility::OtherVendor(processor.vendor()));
+        }
+        let counters = unit(processor, false);
+        if let Some(why) = counters.why_absent() {
+            return Err(NoFacility::NoCounters(why));
+        } else if counters.global().is_none() {
+            return Err(NoFacility::NoStatus);
+        }
         let support = DebugStoreSupport::detect(processor, msr).map_err(NoFacility::Access)?;
         if !support.debug_store {
             return Err(NoFacility::NotDeclared);

@@ -1,7 +1,7 @@
 //! The counters of architectural performance monitoring, as CPUID declares them.
 
 use pmu_core::access::{RegisterAddress, RegisterBits};
-use pmu_core::error::{NoFacility, NoInterface};
+use pmu_core::error::NoInterface;
 use pmu_core::registers::{
     CounterBank, CounterLayout, FixedCounters, FullWidth, GlobalRegisters, MAX_FIXED, MAX_GENERAL,
     PreciseSampling, SelectLayout,
@@ -69,19 +69,6 @@ pub(crate) fn unit(processor: &Snapshot, is_zhaoxin: bool) -> CounterUnit {
     match check(processor, &perfmon, is_zhaoxin) {
         Ok(()) => declared(processor, is_zhaoxin),
         Err(why) => CounterUnit::absent(why),
-    }
-}
-
-/// Checks that a processor is Intel's, and that its counters have an overflow status, by which a full buffer
-/// interrupts.
-pub(crate) fn check_status(processor: &Snapshot, counters: &CounterUnit) -> Result<(), NoFacility> {
-    if processor.vendor() != INTEL {
-        return Err(NoFacility::OtherVendor(processor.vendor()));
-    }
-    match (counters.why_absent(), counters.global()) {
-        (Some(why), _) => Err(NoFacility::NoCounters(why)),
-        (None, None) => Err(NoFacility::NoStatus),
-        (None, Some(_)) => Ok(()),
     }
 }
 

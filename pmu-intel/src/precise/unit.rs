@@ -7,7 +7,7 @@ use pmu_core::registers::EventSelect;
 use pmu_core::x86::Snapshot;
 use pmu_core::{CounterSet, CounterUnit};
 
-use crate::counters::{check_status, unit};
+use crate::counters::{INTEL, unit};
 use crate::cpuid::ArchitecturalPerfmon;
 use crate::debug_store::DebugStoreSupport;
 use crate::precise::layout::PreciseFormat;
@@ -66,8 +66,15 @@ impl PreciseUnit {
     /// # Errors
     /// Returns the reason why the processor has no precise records that this crate supports.
     pub fn detect<M: RegisterBackend>(processor: &Snapshot, msr: &M) -> Result<Self, NoFacility> {
+        if processor.vendor() != INTEL {
+            return Err(NoFacility::OtherVendor(processor.vendor()));
+        }
         let counters = unit(processor, false);
-        check_status(processor, &counters)?;
+        if let Some(why) = counters.why_absent() {
+            return Err(NoFacility::NoCounters(why));
+        } else if counters.global().is_none() {
+            return Err(NoFacility::NoStatus);
+        }
         let of_model = Model::of(processor);
         let common = Self {
             counters,

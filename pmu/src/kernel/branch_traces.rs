@@ -79,7 +79,7 @@ use crate::kernel::required::Kernel;
 #[doc(alias = "bts")]
 #[derive(Debug)]
 pub struct BranchTraces<const WORDS: usize = 8192> {
-    /// What the processor can do, and the function that gets the branches.
+    /// The processor's ability, and the function that gets the branches.
     detected: WriteOnce<Result<(BranchTraceUnit, fn(Branch)), NoFacility>>,
     /// The trace, once it was asked for: only then the hardware beside it is known.
     trace: WriteOnce<BranchTrace<fn(Branch)>>,
@@ -139,14 +139,16 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N>
 where
     FacilitiesOf<K>: X86Facilities,
 {
-    /// Traces the branches of user mode, of the kernel, or of both, on the processor that executes the call; of neither:
-    /// ends the trace. [`Kernel::branch_traced`] gets each taken branch, the oldest first: those that the buffer has by
-    /// then in each performance interrupt of the processor, whether a counter or the buffer caused it, and in the
-    /// operations that end, change or pause the trace. The buffer interrupts when three quarters are full.
+    /// Traces the branches of user mode, of the kernel, or of both, on the processor that executes the call. With
+    /// neither, ends the trace. A branch between user mode and the kernel is traced if both are asked for.
+    ///
+    /// [`Kernel::branch_traced`] gets each branch, the oldest first. Each performance interrupt of the processor passes
+    /// on what the buffer has by then, and so do the operations that end, change or pause the trace. The buffer itself
+    /// interrupts when three quarters of it are full.
     ///
     /// The trace goes on until this is called again, whatever events and profiles do, and ends in
-    /// [`processor_down`](Self::processor_down). While the counters are [lent](Self::lend) or the processor is
-    /// [suspended](Self::processor_suspended), it pauses. What the trace costs an interrupt is at [`BranchTrace`].
+    /// [`processor_down`](Self::processor_down). It pauses while the counters are [lent](Self::lend) and while the
+    /// processor is [suspended](Self::processor_suspended). What it costs an interrupt is at [`BranchTrace`].
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session).

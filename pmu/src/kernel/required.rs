@@ -21,8 +21,8 @@ use crate::user::{UserClock, UserPage};
 /// its own trait: see [`X86Kernel`](crate::X86Kernel).
 ///
 /// # For implementers
-/// - `msr`, `this_processor`, `set_interrupt_masked`, `now`, `user_page`, `user_clock` and `branch_traced` are called in
-///   task, interrupt and NMI context. These functions take no lock that the interrupted code may hold.
+/// - `msr`, `this_processor`, `set_interrupt_masked`, `now`, `user_page`, `user_clock` and `branch_traced` are called
+///   in task, interrupt and NMI context. These functions take no lock that the interrupted code may hold.
 /// - `interrupt` is called in task context, and in the handler of the interrupt that `interrupt` sends.
 /// - The other functions are called in task context. `pinned`, `set_clock_timer`, `start_timer` and `stop_timer` are
 ///   also called in the handlers that call [`serve_call`](crate::Pmu::serve_call), [`tick`](crate::Pmu::tick) and
@@ -82,7 +82,7 @@ use crate::user::{UserClock, UserPage};
 /// - If the kernel calls `native_msr` (feature `native`), the kernel meets the requirements of `NativeMsr::new`: all of
 ///   its code runs at privilege level 0, and its #GP handler does not resume the code at the next instruction.
 /// - If [`Architecture`](Self::Architecture) has [`PreciseRecords`](crate::facilities::PreciseRecords) or
-///   [`BranchTraces`](crate::facilities::BranchTraces), the kernel meets the requirements in that type's Safety section.
+///   [`BranchTraces`](crate::facilities::BranchTraces), the kernel meets the requirements in the type's Safety section.
 ///
 /// Wrong: `pinned` leaves preemption on, so another task may use the processor's session at the same time.
 ///
@@ -191,8 +191,8 @@ pub unsafe trait Kernel: Sized + 'static {
     /// drops it.
     ///
     /// # Context
-    /// Task, pinned; and any context in which the kernel calls [`Pmu::interrupt`](crate::Pmu::interrupt), including NMI.
-    /// No call on a processor interrupts another one there.
+    /// Task, pinned, and wherever the kernel calls [`Pmu::interrupt`](crate::Pmu::interrupt), including NMI. No call on
+    /// a processor interrupts another one there.
     ///
     /// # For implementers
     /// The function is wait-free and short: an interrupt calls it for as many branches as the buffer has. It calls no

@@ -149,7 +149,7 @@ impl<F: X86Facilities> Scene<F> {
 
     fn trace(&mut self, asked: [bool; 2]) {
         self.pmu.trace_branches(asked[0], asked[1]).unwrap();
-        // What waits comes as the trace changes.
+        // As the trace changes, the kernel gets what waits.
         if core::mem::replace(&mut self.asked, asked) != asked {
             self.agrees("asked anew");
         }
@@ -203,6 +203,16 @@ fn up<F: X86Facilities>(
     configuration: Configuration,
     traces: Option<Processor>,
 ) -> &'static Pmu<Tracing<F>, 1> {
+    let pmu = Box::leak(Box::new(Pmu::new()));
+    up_on(pmu, configuration, traces);
+    pmu
+}
+
+fn up_on<F: X86Facilities>(
+    pmu: &'static Pmu<Tracing<F>, 1>,
+    configuration: Configuration,
+    traces: Option<Processor>,
+) {
     let ram: &'static RefCell<ProcessMemory<'_>> = Box::leak(Box::default());
     let mut mock = Mock::strict(VirtualPmu::new(configuration, general_events(&KINDS)).unwrap());
     if let Some(processor) = traces {
@@ -211,7 +221,6 @@ fn up<F: X86Facilities>(
     }
     let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
     MOCK.set(Some(Box::leak(Box::new(mock))));
-    let pmu: &'static Pmu<Tracing<F>, 1> = Box::leak(Box::new(Pmu::new()));
     let handler = move |_: &Mock| {
         let mut samples = 0;
         let sampled = |sample: pmu::PmuSample<'_, Tracing<F>>| {
@@ -234,38 +243,48 @@ fn up<F: X86Facilities>(
         memory = unsafe { memory.with(trace, 2 * PHYSICAL) };
     }
     ram.replace(memory);
-    pmu
 }
 
 fn event() -> Event {
     Event::raw(EventSelect::from_bits(KINDS[0].into())).user_only().every(PERIOD)
 }
 
+static PMU: Pmu<Tracing<Alone>, 1> = Pmu::new();
+
 // ANCHOR: trace
-/// Returns when `run` has run in user mode; `Kernel::branch_traced` got all of its branches.
-fn trace_program<K: Kernel>(pmu: &'static Pmu<K, 1>, run: impl FnOnce()) -> Result<(), PmuError>
-where
-    <K::Architecture as pmu::Architecture>::Facilities: X86Facilities,
-{
-    pmu.trace_branches(true, false)?; // user mode's, not the kernel's
+/// Passes each branch that `run` takes in user mode to `Kernel::branch_traced`.
+fn trace(run: impl FnOnce()) -> Result<(), PmuError> {
+    PMU.trace_branches(true, false)?; // user mode's, not the kernel's
     run();
-    pmu.trace_branches(false, false)
+    PMU.trace_branches(false, false)
 }
 // ANCHOR_END: trace
 
-fn a_program_is_traced<F: X86Facilities>(processor: Processor) {
+#[test]
+fn the_guides_trace_is_that_of_a_program() {
+    let processor = processors()[0];
+    up_on(&PMU, intel(processor.0), Some(processor));
+    let mut scene = Scene { pmu: &PMU, processor, asked: [false; 2], expected: vec![], number: 0 };
+    trace(|| {
+        scene.asked = [true, false];
+        (0..300).for_each(|_| scene.branch([0, 0]));
+    })
+    .unwrap();
+    scene.asked = [false; 2];
+    assert_eq!(scene.expected.len(), 300);
+    scene.ends();
+}
+
+fn levels_are_traced<F: X86Facilities>(processor: Processor) {
     let mut scene = Scene::<F>::new(processor);
     assert!(!scene.unseen([0, 0]), "before");
     let pmu = scene.pmu;
-    let program = || {
-        scene.asked = [true, false];
-        // Calls, a system call and its return: an address of the kernel is not for a trace of user mode.
-        for levels in [[0, 0], [0, 0], [0, 1], [1, 1], [1, 0], [0, 0]] {
-            scene.branch(levels);
-        }
-        scene.asked = [false; 2];
-    };
-    trace_program(pmu, program).unwrap();
+    scene.trace([true, false]);
+    // Jumps, a system call and its return: an address of the kernel is not for a trace of user mode.
+    for levels in [[0, 0], [0, 0], [0, 1], [1, 1], [1, 0], [0, 0]] {
+        scene.branch(levels);
+    }
+    scene.trace([false; 2]);
     scene.agrees("after");
     assert_eq!((scene.expected.len(), pmu.branch_trace_memory().unwrap().hidden()), (3, 1));
     assert!(!scene.unseen([0, 0]), "after");
@@ -273,8 +292,8 @@ fn a_program_is_traced<F: X86Facilities>(processor: Processor) {
 }
 
 #[test]
-fn a_kernel_gets_the_branches_of_a_program_in_order() {
-    on_each!(a_program_is_traced);
+fn a_kernel_gets_the_branches_of_the_levels_that_it_asks_for_in_order() {
+    on_each!(levels_are_traced);
 }
 
 fn a_full_buffer_interrupts<F: X86Facilities>(processor: Processor) {
