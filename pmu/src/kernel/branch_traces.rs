@@ -79,12 +79,14 @@ use crate::kernel::required::Kernel;
 #[doc(alias = "bts")]
 #[derive(Debug)]
 pub struct BranchTraces<const WORDS: usize = 8192> {
-    /// The processor's ability, and the function that gets the branches.
-    detected: WriteOnce<Result<(BranchTraceUnit, fn(Branch)), NoFacility>>,
+    detected: WriteOnce<Result<Detected, NoFacility>>,
     /// The trace, once it was asked for: only then the hardware beside it is known.
     trace: WriteOnce<BranchTrace<fn(Branch)>>,
     memory: BranchTraceMemory<[AtomicU64; WORDS]>,
 }
+
+/// The processor's ability, and the function that gets the branches.
+type Detected = (BranchTraceUnit, fn(Branch));
 
 impl<const WORDS: usize> Facilities for BranchTraces<WORDS> {
     type Facility = Option<BranchTrace<fn(Branch)>>;

@@ -266,10 +266,11 @@ impl<A: X86Facilities, B: X86Facilities> X86Facilities for (A, B) {
         beside: Option<&'static PreciseMemory>,
     ) -> Result<BranchTrace<fn(Branch)>, NoFacility> {
         // SAFETY: the caller promises for both, which are parts of the same hardware.
-        match unsafe { self.0.branch_trace(beside) } {
-            // SAFETY: as for the first.
-            Err(NoFacility::NotDeclared) => unsafe { self.1.branch_trace(beside) },
-            trace => trace,
+        unsafe {
+            match self.0.branch_trace(beside) {
+                Err(NoFacility::NotDeclared) => self.1.branch_trace(beside),
+                trace => trace,
+            }
         }
     }
 }
