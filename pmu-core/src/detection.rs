@@ -90,15 +90,16 @@ pub enum NoFacility {
     /// The processor declares this number of branch records, which is impossible.
     #[error("{0} branch records are impossible")]
     ImplausibleDepth(u8),
-    /// `IA32_MISC_ENABLE` declares PEBS unavailable. Hypervisors and some firmware set this bit of the register.
-    #[error("IA32_MISC_ENABLE declares PEBS unavailable")]
+    /// `IA32_MISC_ENABLE` declares precise records, or the branch trace, unavailable. Hypervisors and some firmware set
+    /// these bits of the register.
+    #[error("IA32_MISC_ENABLE declares it unavailable")]
     Unavailable,
     /// The Debug Store has 32-bit words (no DTES64). These crates can decode the records of such a processor, but
     /// cannot make the processor write records.
     #[error("the Debug Store has 32-bit words")]
     NarrowWords,
     /// The processor has no overflow status register, `IA32_PERF_GLOBAL_STATUS`. Without this register, an interrupt
-    /// handler cannot tell that the buffer of precise records has reached its threshold.
+    /// handler cannot tell that the buffer of precise records, or of traced branches, has reached its threshold.
     #[error("the processor has no overflow status")]
     NoStatus,
     /// The format of the processor's precise records is unknown. The value is the format's number in

@@ -8,12 +8,13 @@ use pmu_core::access::{
     AccessFault, RegisterAccess, RegisterAddress, RegisterBackend, RegisterBits,
 };
 use pmu_core::branches::Branch;
-use pmu_core::error::CounterError;
+use pmu_core::error::{CounterError, NoFacility};
 use pmu_core::facility::{EventFacility, Facility, Interrupted, Running, Unsettled};
 use pmu_core::x86::Snapshot;
 use pmu_core::{CounterSession, CounterSet, EventSource, Hardware};
 
 use crate::branch_trace::memory::{KERNEL, STOP, USER};
+use crate::counters::{INTEL, unit};
 use crate::debug_store::{BRANCH_TRACE, DebugStoreSupport, PebsDsSaveArea};
 use crate::precise::memory::{PreciseMemory, RESETS};
 use crate::precise::registers::STATUS_OVF_BUFFER;
@@ -30,22 +31,36 @@ pub struct BranchTraceUnit {
 }
 
 impl BranchTraceUnit {
-    /// Detects the branch trace store of the processor that executes the call, which `processor` describes. Returns
-    /// `None` if CPUID or `IA32_MISC_ENABLE` declares none, or if the DS save area has 32-bit fields.
+    /// Detects the branch trace store of the processor that executes the call, which `processor` describes.
     ///
     /// # Context
     /// Task.
     ///
     /// # Errors
-    /// The read of `IA32_MISC_ENABLE` failed.
-    pub fn detect<M: RegisterBackend>(
-        processor: &Snapshot,
-        msr: &M,
-    ) -> Result<Option<Self>, AccessFault> {
-        let support = DebugStoreSupport::detect(processor, msr)?;
+    /// Returns the reason why the processor cannot trace branches, or not as this crate does: a full buffer interrupts
+    /// through the counters' entry, and the DS save area has 64-bit fields.
+    pub fn detect<M: RegisterBackend>(processor: &Snapshot, msr: &M) -> Result<Self, NoFacility> {
+        if processor.vendor() != INTEL {
+            return Err(NoFacility::OtherVendor(processor.vendor()));
+        }
+        let counters = unit(processor, false);
+        if let Some(why) = counters.why_absent() {
+            return Err(NoFacility::NoCounters(why));
+        } else if counters.global().is_none() {
+            return Err(NoFacility::NoStatus);
+        }
+        let support = DebugStoreSupport::detect(processor, msr).map_err(NoFacility::Access)?;
+        if !support.debug_store {
+            return Err(NoFacility::NotDeclared);
+        }
+        if !support.has_bts() {
+            return Err(NoFacility::Unavailable);
+        }
+        if !support.dtes64 {
+            return Err(NoFacility::NarrowWords);
+        }
         // SDM vol. 2A, CPUID leaf 1, ECX bit 4, DS-CPL: BTS_OFF_OS and BTS_OFF_USR exist.
-        let filters = processor.leaf(1, 0).ecx >> 4 & 1 != 0;
-        Ok((support.has_bts() && support.dtes64).then_some(Self { filters }))
+        Ok(Self { filters: processor.leaf(1, 0).ecx >> 4 & 1 != 0 })
     }
 }
 
@@ -193,7 +208,12 @@ impl<R: Fn(Branch) + Copy> BranchTrace<R> {
 
     /// Returns whether the processor traces.
     pub fn is_tracing(&self) -> bool {
-        self.memory.mode() != 0
+        self.memory.is_tracing()
+    }
+
+    /// Returns the memory to which the processor traces.
+    pub const fn memory(&self) -> &'static BranchTraceMemory {
+        self.memory
     }
 
     /// Brings the registers to what is asked for.

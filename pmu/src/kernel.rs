@@ -4,7 +4,7 @@
 //! - `pmu`: the type, the memory of one processor, and the error of all operations
 //! - `cross_calls`: the session of a processor, here and from elsewhere
 //! - `facilities`: what events can ask for beside counters; `branches`, `precise`, `top_down`: the branch records, the
-//!   precise records and the parts of issue slots of all processors
+//!   precise records and the parts of issue slots of all processors; `branch_traces`: their traces of every branch
 //! - `processors`, `interrupt`: what a processor goes through
 //! - `events`, `thread_events`: events of processors and of threads, and the pages by which threads read theirs;
 //!   `software`: the kernel's own events; `profile`: counts and profiles of a function
@@ -12,6 +12,7 @@
 //! This module uses only public items of the crates. So a kernel can do by hand everything that `Pmu` does.
 
 pub(crate) mod architecture;
+pub(crate) mod branch_traces;
 pub(crate) mod branches;
 pub(crate) mod cross_calls;
 pub(crate) mod events;

@@ -56,6 +56,7 @@ pub mod apic {
 pub mod facilities {
     pub use pmu_core::facility::SoftwareEvents;
 
+    pub use crate::kernel::branch_traces::BranchTraces;
     pub use crate::kernel::branches::BranchRecords;
     pub use crate::kernel::facilities::{
         CounterReloads, Facilities, KernelFunctions, X86Facilities,

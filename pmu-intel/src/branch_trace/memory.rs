@@ -101,6 +101,14 @@ impl BranchTraceMemory {
         self.hidden.load(Relaxed)
     }
 
+    /// Returns whether the processor traces, or may trace after a failed access.
+    ///
+    /// # Context
+    /// Any context.
+    pub fn is_tracing(&self) -> bool {
+        self.mode() != 0
+    }
+
     pub(crate) fn save_area(&self) -> &PebsDsSaveArea<RESETS> {
         &self.area.area().pebs_ds_save_area
     }

@@ -413,7 +413,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Uses the memory and the session of the processor that executes the call, which is to be that of an open event.
-    fn on_processor<R>(
+    pub(super) fn on_processor<R>(
         &'static self,
         event: Option<PmuEvent>,
         act: impl FnOnce(&'static ProcessorMemory<K, E>, &mut LocalState<K>) -> Result<R, PmuError>,

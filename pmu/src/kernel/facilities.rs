@@ -4,12 +4,13 @@ use core::fmt;
 
 use pmu_core::WriteOnce;
 use pmu_core::access::RegisterBackend;
-use pmu_core::branches::{BranchMemory, BranchUnit};
+use pmu_core::branches::{Branch, BranchMemory, BranchUnit};
 use pmu_core::error::NoFacility;
 use pmu_core::facility::{EventFacility, Facility, FacilitySource};
 use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
 use pmu_core::shared_core::CoreThread;
 use pmu_core::x86::Snapshot;
+use pmu_intel::branch_trace::BranchTrace;
 use pmu_intel::precise::{PreciseMemory, PreciseUnit};
 use pmu_intel::topdown::TopDownUnit;
 
@@ -22,12 +23,14 @@ use crate::kernel::required::Kernel;
 pub struct KernelFunctions {
     /// [`Kernel::physical_address`].
     pub physical_address: fn(*const (), usize) -> Option<u64>,
+    /// [`Kernel::branch_traced`].
+    pub branch_traced: fn(Branch),
 }
 
 impl KernelFunctions {
     /// Returns the functions of the kernel `K`.
     pub const fn of<K: Kernel>() -> Self {
-        Self { physical_address: K::physical_address }
+        Self { physical_address: K::physical_address, branch_traced: K::branch_traced }
     }
 }
 
@@ -42,6 +45,7 @@ impl KernelFunctions {
 /// | [`BranchRecords`](crate::facilities::BranchRecords) | [`Event::with_branches`](pmu_core::Event::with_branches) |
 /// | [`PreciseRecords`](crate::facilities::PreciseRecords) | [`Event::precise`](pmu_core::Event::precise) |
 /// | [`TopDownParts`](crate::facilities::TopDownParts) | [`Event::part`](pmu_core::Event::part) |
+/// | [`BranchTraces`](crate::facilities::BranchTraces) | nothing: the kernel calls [`Pmu::trace_branches`](crate::Pmu::trace_branches) |
 /// | [`SoftwareEvents`](crate::facilities::SoftwareEvents) | nothing; but events can be [software events](pmu_core::Event::software) |
 ///
 /// A pair of two is both. `()` and `SoftwareEvents` are for the processors of each vendor, and the others are x86's.
@@ -70,7 +74,7 @@ pub trait Facilities<Processor = Snapshot>: Sized + Sync + 'static {
     /// - A value is for one processor: each call for the value is on this processor, and so is each use of the
     ///   [facility](Self::facility) in a session or in an interrupt handler.
     /// - The kernel meets the requirements of the types in `Self`, such as those of
-    ///   [`PreciseRecords`](crate::facilities::PreciseRecords).
+    ///   [`PreciseRecords`](crate::facilities::PreciseRecords) and [`BranchTraces`](crate::facilities::BranchTraces).
     /// - `kernel` is of a kernel that meets these requirements.
     unsafe fn detect<M: RegisterBackend>(
         &'static self,
@@ -97,8 +101,8 @@ pub trait Facilities<Processor = Snapshot>: Sized + Sync + 'static {
     }
 }
 
-/// Descriptions of hardware that only x86 has, of one processor: see
-/// [`Pmu::precise_records`](crate::Pmu::precise_records) and [`Pmu::top_down`](crate::Pmu::top_down). A type of another
+/// Hardware that only x86 has, of one processor: see [`Pmu::precise_records`](crate::Pmu::precise_records),
+/// [`Pmu::top_down`](crate::Pmu::top_down) and [`Pmu::trace_branches`](crate::Pmu::trace_branches). A type of another
 /// crate that stands beside the hardware of this crate in a pair implements the trait without methods.
 ///
 /// # Context
@@ -119,6 +123,23 @@ pub trait X86Facilities: Facilities {
     /// # Errors
     /// The processor does not divide issue slots, or the type does not.
     fn top_down(&'static self) -> Result<&'static TopDownUnit, NoFacility> {
+        Err(NoFacility::NotDeclared)
+    }
+
+    /// Returns the branch trace of the processor. From the first call on, it is in the type's
+    /// [facility](Facilities::facility).
+    ///
+    /// # Errors
+    /// The processor cannot trace branches, or the type does not.
+    ///
+    /// # Safety
+    /// `beside` is the memory of [`precise`](Self::precise) of all hardware of the processor, of which this type may be
+    /// a part, after [`detect`](Facilities::detect) of all of it.
+    unsafe fn branch_trace(
+        &'static self,
+        beside: Option<&'static PreciseMemory>,
+    ) -> Result<BranchTrace<fn(Branch)>, NoFacility> {
+        let _ = beside;
         Err(NoFacility::NotDeclared)
     }
 }
@@ -237,6 +258,19 @@ impl<A: X86Facilities, B: X86Facilities> X86Facilities for (A, B) {
         match self.0.top_down() {
             Err(NoFacility::NotDeclared) => self.1.top_down(),
             top_down => top_down,
+        }
+    }
+
+    unsafe fn branch_trace(
+        &'static self,
+        beside: Option<&'static PreciseMemory>,
+    ) -> Result<BranchTrace<fn(Branch)>, NoFacility> {
+        // SAFETY: the caller promises for both, which are parts of the same hardware.
+        unsafe {
+            match self.0.branch_trace(beside) {
+                Err(NoFacility::NotDeclared) => self.1.branch_trace(beside),
+                trace => trace,
+            }
         }
     }
 }

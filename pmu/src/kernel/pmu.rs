@@ -48,6 +48,7 @@ use crate::watchdog::Watchdog;
 /// | [`source`](Self::source) | the source for a profile object that the kernel creates itself |
 /// | [`record_branches`](Self::record_branches), [`branch_recorder`](Self::branch_recorder) | the last branches before a moment that the kernel chooses, with [`BranchRecords`](crate::facilities::BranchRecords) |
 /// | [`before_idle`](Self::before_idle), [`after_idle`](Self::after_idle) | around the idle loop's wait, with [`BranchRecords`](crate::facilities::BranchRecords): Zen 3's branch sampling |
+/// | [`trace_branches`](Self::trace_branches), [`drain_branches`](Self::drain_branches), [`branch_trace_memory`](Self::branch_trace_memory) | every taken branch of a processor, with [`BranchTraces`](crate::facilities::BranchTraces) |
 /// | [`report_samples`](Self::report_samples) | precise samples that wait in memory |
 /// | [`precise_records`](Self::precise_records) | the memory of the executing processor's precise records, with [`PreciseRecords`](crate::facilities::PreciseRecords) |
 /// | [`watch`](Self::watch), [`watch_by`](Self::watch_by), [`unwatch`](Self::unwatch), [`touch`](Self::touch) | the watchdog of a processor |
@@ -258,7 +259,7 @@ pub enum PmuError {
     /// The processor has no branch records, or an operation on its branch records failed.
     #[error("{0}")]
     Branches(#[source] BranchError),
-    /// The processor has no precise records that it can use, or does not divide issue slots.
+    /// The processor has no precise records that it can use, does not divide issue slots, or cannot trace branches.
     #[error("{0}")]
     Facility(#[source] NoFacility),
     /// A clock is to be sampled, and the kernel has [no timer](crate::Kernel::CLOCK_TIMER) for that.

@@ -4,6 +4,7 @@ use core::fmt;
 use core::marker::PhantomData;
 
 use pmu_core::access::RegisterBackend;
+use pmu_core::branches::Branch;
 use pmu_core::error::PlatformError;
 use pmu_core::interval::Interval;
 use pmu_core::thread::Tick;
@@ -20,8 +21,8 @@ use crate::user::{UserClock, UserPage};
 /// its own trait: see [`X86Kernel`](crate::X86Kernel).
 ///
 /// # For implementers
-/// - `msr`, `this_processor`, `set_interrupt_masked`, `now`, `user_page` and `user_clock` are called in task, interrupt
-///   and NMI context. These functions take no lock that the interrupted code may hold.
+/// - `msr`, `this_processor`, `set_interrupt_masked`, `now`, `user_page`, `user_clock` and `branch_traced` are called
+///   in task, interrupt and NMI context. These functions take no lock that the interrupted code may hold.
 /// - `interrupt` is called in task context, and in the handler of the interrupt that `interrupt` sends.
 /// - The other functions are called in task context. `pinned`, `set_clock_timer`, `start_timer` and `stop_timer` are
 ///   also called in the handlers that call [`serve_call`](crate::Pmu::serve_call), [`tick`](crate::Pmu::tick) and
@@ -80,8 +81,8 @@ use crate::user::{UserClock, UserPage};
 ///   no other task runs on that processor during the call.
 /// - If the kernel calls `native_msr` (feature `native`), the kernel meets the requirements of `NativeMsr::new`: all of
 ///   its code runs at privilege level 0, and its #GP handler does not resume the code at the next instruction.
-/// - If [`Architecture`](Self::Architecture) has [`PreciseRecords`](crate::facilities::PreciseRecords), the kernel
-///   meets the requirements in that type's Safety section.
+/// - If [`Architecture`](Self::Architecture) has [`PreciseRecords`](crate::facilities::PreciseRecords) or
+///   [`BranchTraces`](crate::facilities::BranchTraces), the kernel meets the requirements in the type's Safety section.
 ///
 /// Wrong: `pinned` leaves preemption on, so another task may use the processor's session at the same time.
 ///
@@ -184,6 +185,20 @@ pub unsafe trait Kernel: Sized + 'static {
     fn physical_address(first: *const (), bytes: usize) -> Option<u64> {
         let _ = (first, bytes);
         None
+    }
+
+    /// Takes a branch that the executing processor [traced](crate::Pmu::trace_branches). The default implementation
+    /// drops it.
+    ///
+    /// # Context
+    /// Task, pinned, and wherever the kernel calls [`Pmu::interrupt`](crate::Pmu::interrupt), including NMI. No call on
+    /// a processor interrupts another one there.
+    ///
+    /// # For implementers
+    /// The function is wait-free and short: an interrupt calls it for as many branches as the buffer has. It calls no
+    /// operation of the [`Pmu`](crate::Pmu). Its own branches are not traced.
+    fn branch_traced(branch: Branch) {
+        let _ = branch;
     }
 
     /// Returns the page from which a thread reads an event that permits [RDPMC in user

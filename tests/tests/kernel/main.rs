@@ -1,6 +1,7 @@
 //! `Pmu`, used as a kernel of several processors would: through `Kernel` and `Pmu` alone, on the mock.
 
 mod beside_top_down;
+mod branch_traces;
 mod branches;
 mod closed;
 mod events;

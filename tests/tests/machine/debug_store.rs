@@ -1,9 +1,11 @@
 //! Detection of the Debug Store, and the register writes that hand memory to it.
 
 use pmu_core::access::{AccessErrorKind, AccessFault, AccessOperation};
+use pmu_core::error::{NoFacility, NoInterface};
 use pmu_core::testing::{Access, ScriptedRegisters};
 use pmu_core::x86::Snapshot;
 use pmu_core::x86::raw_cpuid::CpuIdResult;
+use pmu_intel::branch_trace::BranchTraceUnit;
 use pmu_intel::debug_store::{
     BRANCH_TRACE, DebugStoreSupport, update_debugctl, update_pebs_enable, write_ds_area,
 };
@@ -65,6 +67,44 @@ fn the_save_area_s_words_have_64_bits_only_where_cpuid_says_so() {
         let support =
             DebugStoreSupport::detect(&snapshot, &ScriptedRegisters::new(&script)).unwrap();
         assert_eq!(support.dtes64, dtes64, "{ecx:#x}");
+    }
+}
+
+/// The counters of leaf 10: version 1 has no overflow status.
+#[test]
+fn a_processor_that_cannot_trace_branches_says_why() {
+    const BTS_UNAVAILABLE: u64 = 1 << 11;
+    let fault = AccessFault {
+        operation: AccessOperation::Read,
+        register: 0x1A0,
+        kind: AccessErrorKind::Fault,
+    };
+    let none = NoFacility::NoCounters(NoInterface::NoPerformanceMonitoring);
+    let read = |value| Some(Access::read(0x1A0, value));
+    let (intel, amd) = (b"GenuineIntel", b"AuthenticAMD");
+    for (vendor, version, ecx, edx, access, why) in [
+        (intel, 2, DTES64, DS, read(0), None),
+        (amd, 2, DTES64, DS, None, Some(NoFacility::OtherVendor(*amd))),
+        (intel, 0, DTES64, DS, None, Some(none)),
+        (intel, 1, DTES64, DS, None, Some(NoFacility::NoStatus)),
+        (intel, 2, DTES64, 0, None, Some(NoFacility::NotDeclared)),
+        (intel, 2, DTES64, DS, read(BTS_UNAVAILABLE), Some(NoFacility::Unavailable)),
+        (intel, 2, 0, DS, read(0), Some(NoFacility::NarrowWords)),
+        (intel, 2, DTES64, DS, read(0).map(Access::faulting), Some(NoFacility::Access(fault))),
+    ] {
+        let plain = processor(vendor, ecx, edx);
+        let counters = CpuIdResult { eax: 0x0730_0400 | version, ebx: 0, ecx: 0, edx: 0x603 };
+        let none = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
+        let snapshot = Snapshot::capture(|leaf: u32, subleaf: u32| match leaf {
+            0 => CpuIdResult { eax: 10, ..plain.leaf(0, 0) },
+            10 if version == 0 => none,
+            10 => counters,
+            _ => plain.leaf(leaf, subleaf),
+        });
+        let script: Vec<Access> = access.into_iter().collect();
+        let msr = ScriptedRegisters::new(&script);
+        assert_eq!(BranchTraceUnit::detect(&snapshot, &msr).err(), why);
+        msr.finish();
     }
 }
 

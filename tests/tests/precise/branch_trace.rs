@@ -67,7 +67,7 @@ pub(crate) fn scene_on(deviations: Deviations) -> &'static Scene {
     let seen: &'static RefCell<Vec<_>> = Box::leak(Box::default());
     let report: &'static dyn Fn(Branch) =
         Box::leak(Box::new(|branch: Branch| seen.borrow_mut().push([branch.from, branch.to])));
-    let unit = BranchTraceUnit::detect(&mock.snapshot(), mock).unwrap().unwrap();
+    let unit = BranchTraceUnit::detect(&mock.snapshot(), mock).unwrap();
     Box::leak(Box::new(Scene {
         mock,
         memory,
@@ -429,7 +429,7 @@ impl Beside {
         // SAFETY: one page behind the area begins the buffer of atomic words.
         let buffer = unsafe { core::slice::from_raw_parts(first.add(512), 1024) };
         let scene = precise::Scene::beside(processor, buffer);
-        let unit = BranchTraceUnit::detect(&scene.mock.snapshot(), scene.mock).unwrap().unwrap();
+        let unit = BranchTraceUnit::detect(&scene.mock.snapshot(), scene.mock).unwrap();
         let branches: &'static Cell<u64> = Box::leak(Box::default());
         let report: &'static dyn Fn(Branch) =
             Box::leak(Box::new(|_| branches.set(branches.get() + 1)));
