@@ -159,8 +159,8 @@ impl SavedEvent {
         self.enabled
     }
 
-    /// Returns the event to be enabled or not: [`switch_in`](crate::CounterSession::switch_in) enables the event only if
-    /// `enabled` is set. If `enabled` is set, the event also reports overflows again after
+    /// Returns the event to be enabled or not: [`switch_in`](crate::CounterSession::switch_in) enables the event only
+    /// if `enabled` is set. If `enabled` is set, the event also reports overflows again after
     /// [`stop_reporting`](crate::memory::EventTable::stop_reporting). An event that is [disabled](Self::disabled) in
     /// its group stays so.
     pub const fn to_be_enabled(mut self, enabled: bool) -> Self {

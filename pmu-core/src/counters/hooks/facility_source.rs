@@ -67,9 +67,9 @@ impl<F: EventFacility> FacilitySource for F {
 /// counter *n* of one logical processor, the other logical processor does not use its own general counter *n*.
 ///
 /// If no counter is left for an event, a [rotating](crate::Event::rotating) event waits for its turn, and a
-/// non-rotating event cannot be enabled. With this facility, enable events by [`enable`](crate::CounterSession::enable).
-/// [`enable_if_free`](crate::CounterSession::enable_if_free) always fails with
-/// [`NoCounterForEvent`](crate::error::CounterError::NoCounterForEvent).
+/// non-rotating event cannot be enabled. With this facility, enable events by
+/// [`enable`](crate::CounterSession::enable). [`enable_if_free`](crate::CounterSession::enable_if_free) always fails
+/// with [`NoCounterForEvent`](crate::error::CounterError::NoCounterForEvent).
 ///
 /// The sessions have no control over guests. A guest that has borrowed [lent](crate::CounterSession::lend) counters can
 /// count a corrupting event at any time.

@@ -34,8 +34,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     ///
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
-    /// - [`StateUnknown`](CounterError::StateUnknown), as of [`disable`](Self::disable): the events are stopped, and stay
-    ///   open.
+    /// - [`StateUnknown`](CounterError::StateUnknown), as of [`disable`](Self::disable): the events are stopped, and
+    ///   stay open.
     pub fn close(&mut self, event: EventId, now: u64) -> Result<EventCount, EventsError> {
         self.entry(event)?;
         // An event that cannot be stopped stays open, so that its identity is not given to another.
@@ -89,8 +89,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
     /// - [`GroupElsewhere`](CounterError::GroupElsewhere).
-    /// - The errors of [`disable`](Self::disable). An event of a group is closed nevertheless, and its last count is lost; an
-    ///   event in no group stays open.
+    /// - The errors of [`disable`](Self::disable). An event of a group is closed nevertheless, and its last count is
+    ///   lost; an event in no group stays open.
     pub fn close_member(&mut self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
         let (entry, first) = (self.entry(event)?, self.first_of(event)?);
         let Some(group) = entry.group() else { return Ok(self.close(event, now)?) };

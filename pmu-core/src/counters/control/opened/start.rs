@@ -49,10 +49,10 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     ///
     /// - If the event is in no group, or is the first of its group, all events of the group that were not
     ///   [disabled](Self::disable) themselves start together, by one write if there is a global control register.
-    /// - If the event is another one of a group, the event is counted with the group again. If the group is on counters,
-    ///   the event gets a counter. The group's other events continue. Their counts have a gap only if these events must
-    ///   move to other counters. If there is no counter for the event, and the group [rotates](crate::Event::rotating),
-    ///   the whole group leaves its counters and waits for its turn.
+    /// - If the event is another one of a group, the event is counted with the group again. If the group is on
+    ///   counters, the event gets a counter. The group's other events continue. Their counts have a gap only if these
+    ///   events must move to other counters. If there is no counter for the event, and the group
+    ///   [rotates](crate::Event::rotating), the whole group leaves its counters and waits for its turn.
     ///
     /// To enable a whole group, as `PERF_IOC_FLAG_GROUP` does, call this for each of its events. The call for the
     /// group's first event comes last.
