@@ -50,12 +50,10 @@ const METRICS: u64 = 1 << 48;
 ///     function: impl FnOnce(),
 /// ) -> Result<Option<u32>, EventsError> {
 ///     let events = unit.events(counters.counters().usable).each(|event| event.user_only());
-///     let group = counters.open(unit.counters(), &events)?;
+///     let group = counters.start(unit.counters(), &events, 0)?;
+///     function();
 ///     let mut counts = [EventCount::default(); 9];
-///     let counted = counters.enable(group, 0).and_then(|()| {
-///         function();
-///         counters.read_group(group, 0, &mut counts)
-///     });
+///     let counted = counters.read_group(group, 0, &mut counts);
 ///     counters.close(group, 0)?; // also after an error
 ///     let counts = unit.counts(&counts[..counted?]);
 ///     Ok(counts.per_mille(TopDownPart::Retiring))

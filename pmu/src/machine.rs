@@ -64,9 +64,7 @@ use pmu_intel::{ArchitecturalPerfmon, Emon};
 /// let both = Events::new(&machine, &EVENTS);
 /// let mut session = Session::take(both, this, CounterSet::ALL, hardware, &MEMORY)?;
 /// session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
-/// let counters = session.counters_mut();
-/// let id = counters.open(machine.unit(), &[Event::generic(GenericEvent::Instructions)])?;
-/// counters.enable(id, 0)?;
+/// session.counters_mut().start(machine.unit(), &[Event::generic(GenericEvent::Instructions)], 0)?;
 /// assert!(session.is_running(KProfileSource::BRANCH_MISPREDICTIONS));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```

@@ -56,8 +56,7 @@ use crate::ibs::unit::{IbsKind, IbsUnit, IbsUnits};
 ///     session: &mut CounterSession<'_, WithIbs<'_>, H>,
 ///     unit: &CounterUnit,
 /// ) -> Result<EventId, EventsError> {
-///     let ops = session.open(unit, &[IbsSampling::ops().event().every(400_000)])?;
-///     session.enable(ops, 0).map(|()| ops)
+///     session.start(unit, &[IbsSampling::ops().event().every(400_000)], 0)
 /// }
 ///
 /// /// In the handler of NMIs.

@@ -18,7 +18,7 @@ use crate::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 /// interrupts instead, the kernel calls [`before_idle`](Self::before_idle) and [`after_idle`](Self::after_idle).
 ///
 /// ```
-/// use pmu_core::{CounterSession, CounterUnit, Event, Events, GenericEvent, Hardware, service};
+/// use pmu_core::{CounterSession, CounterUnit, Event, EventId, Events, GenericEvent, Hardware, service};
 /// use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
 /// use pmu_core::error::{EventsError, ServiceError};
 /// use pmu_core::interrupt::Serviced;
@@ -35,10 +35,9 @@ use crate::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 /// fn start<H: Hardware>(
 ///     counters: &mut CounterSession<'_, Source<'_>, H>,
 ///     this_processor: &CounterUnit,
-/// ) -> Result<(), EventsError> {
+/// ) -> Result<EventId, EventsError> {
 ///     let misses = Event::generic(GenericEvent::BranchMisses).every(10_007).with_branches(BranchFilter::USER);
-///     let misses = counters.open(this_processor, &[misses])?;
-///     counters.enable(misses, 0)
+///     counters.start(this_processor, &[misses], 0)
 /// }
 /// # fn push(_: u64, _: u64, _: u64) {}
 /// fn interrupt<H: Hardware>(

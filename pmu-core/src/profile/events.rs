@@ -49,8 +49,7 @@ use crate::x86::snapshot::Snapshot;
 ///     let mut session = Session::take(events, this_processor, CounterSet::ALL, hardware, memory)?;
 ///     session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
 ///     let (unit, counters) = (events.unit_of(this_processor), session.counters_mut());
-///     let id = counters.open(&unit, &[Event::generic(GenericEvent::Cycles).every(1_000_000_000)])?;
-///     counters.enable(id, 0)?;
+///     counters.start(&unit, &[Event::generic(GenericEvent::Cycles).every(1_000_000_000)], 0)?;
 ///     Ok(())
 /// }
 ///

@@ -314,18 +314,17 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// ```
     /// # use pmu_core::{CounterSession, EventId, EventSource, Hardware};
     /// # use pmu_core::error::CounterError;
-    /// /// Enables the events again whose counters faulted in an interrupt.
+    /// /// Enables the events again whose counters faulted in an interrupt. Returns how many these were.
     /// fn restart<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
     ///     events: &[EventId],
     ///     now: u64,
-    /// ) -> Result<(), CounterError> {
+    /// ) -> Result<usize, CounterError> {
+    ///     let faulted = events.iter().filter(|event| !counters.is_enabled(**event)).count();
     ///     for event in events {
-    ///         if !counters.is_enabled(*event) {
-    ///             counters.enable(*event, now)?;
-    ///         }
+    ///         counters.enable(*event, now)?; // does nothing for the others
     ///     }
-    ///     Ok(())
+    ///     Ok(faulted)
     /// }
     /// ```
     #[inline(never)] // 4 bytes of events alone.

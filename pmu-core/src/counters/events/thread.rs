@@ -22,17 +22,11 @@ use crate::counters::names::{EventId, GroupId, MAX_COUNTERS};
 ///     alone: Event,
 ///     now: u64,
 /// ) -> Result<[ThreadEvent; 3], EventsError> {
-///     let group = counters.open(this, &[GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic))?;
-///     let opened = counters.open(this, &[alone]).map_err(EventsError::from);
-///     let enabled = opened.and_then(|alone| {
-///         counters.enable(group, now)?;
-///         counters.enable(alone, now)?;
-///         Ok(alone)
-///     });
-///     let alone = match enabled {
+///     let group = [GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic);
+///     let group = counters.start(this, &group, now)?;
+///     let alone = match counters.start(this, &[alone], now) {
 ///         Ok(alone) => alone,
 ///         Err(error) => {
-///             let _ = opened.map(|alone| counters.close(alone, now));
 ///             counters.close(group, now)?;
 ///             return Err(error);
 ///         }

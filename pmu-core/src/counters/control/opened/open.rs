@@ -44,12 +44,10 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     ///     function: impl FnOnce(),
     /// ) -> Result<Option<u64>, EventsError> {
     ///     let events = [GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic);
-    ///     let group = counters.open(unit, &events)?;
+    ///     let group = counters.start(unit, &events, clock())?;
+    ///     function();
     ///     let mut counts = [EventCount::default(); 2];
-    ///     let counted = counters.enable(group, clock()).and_then(|()| {
-    ///         function();
-    ///         counters.read_group(group, clock(), &mut counts)
-    ///     });
+    ///     let counted = counters.read_group(group, clock(), &mut counts);
     ///     counters.close(group, clock())?;
     ///     counted?;
     ///     let [instructions, cycles] = counts.map(|count| count.value);
