@@ -141,14 +141,14 @@ fn event(frame: PlainFrame) -> u64 {
     interrupt(&frame, 1)
 }
 
-#[library_benchmark(config = at_most(6_819))]
+#[library_benchmark(config = at_most(6_820))]
 #[bench::one(precise(1), 1)]
 #[bench::nine(precise(9), 9)]
 fn precise_records(frame: PlainFrame, records: u32) -> u64 {
     interrupt(&frame, records)
 }
 
-#[library_benchmark(config = at_most(1_782))]
+#[library_benchmark(config = at_most(1_783))]
 #[bench::one(op())]
 fn sampled_ops(frame: PlainFrame) -> u64 {
     interrupt(&frame, 1)

@@ -113,7 +113,7 @@ fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
 }
 
 #[library_benchmark]
-#[bench::one(args = (group(1, false)), config = at_most(4_229))]
+#[bench::one(args = (group(1, false)), config = at_most(4_230))]
 #[bench::four(args = (group(4, false)), config = at_most(11_417))]
 #[bench::eight(args = (group(8, false)), config = at_most(20_233))]
 fn start(bench: Bench<EventId>) -> Result<(), EventsError> {
@@ -148,9 +148,9 @@ fn rotate(bench: Bench<()>) -> Result<(), CounterError> {
 }
 
 #[library_benchmark]
-#[bench::one(args = (thread(1, true)), config = at_most(879))]
-#[bench::four(args = (thread(4, true)), config = at_most(3_537))]
-#[bench::eight(args = (thread(8, true)), config = at_most(8_059))]
+#[bench::one(args = (thread(1, true)), config = at_most(881))]
+#[bench::four(args = (thread(4, true)), config = at_most(3_545))]
+#[bench::eight(args = (thread(8, true)), config = at_most(8_075))]
 fn switch_out(bench: Bench<&'static mut [ThreadEvent]>) -> Result<(), EventsError> {
     black_box(bench.session).switch_out(bench.of, 2, |_| ())
 }

@@ -384,7 +384,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// As [`enable`](Self::enable). If an access to a register failed, the event is closed nevertheless.
     pub fn close(&'static self, event: PmuEvent) -> Result<(), PmuError> {
-        self.with_event(event, |local| Ok(close(local, event.event)?))
+        self.with_event(event, |local| Ok(close(local, event.event, &mut [])?))
     }
 
     /// Closes one event, as Linux does when the last descriptor of the event is closed. The other events of its group

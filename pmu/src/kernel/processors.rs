@@ -459,7 +459,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 counters.enable(id, K::now()).map_err(|error| {
                     of.watchdog.unwatch();
                     // The first error is the reason.
-                    let _ = counters.close(id, K::now());
+                    let _ = close(local, id, &mut []);
                     error.reason
                 })
             })?
@@ -482,7 +482,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 let event = of.watched(local);
                 // Before the event is closed, whose identity another event may get.
                 of.watchdog.unwatch();
-                event.map_or(Ok(()), |event| close(local, event))
+                event.map_or(Ok(()), |event| close(local, event, &mut []))
             })?
             .map_err(|error| PmuError::Counters(error.reason))
         })

@@ -266,13 +266,13 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             let group = of.opened(self.with_local(|local| begin(local, events))??);
             let counted = Counted { pmu: self, of, group };
             work();
-            // From here on, `end` closes the group.
+            // From here on, `close` closes the group.
             core::mem::forget(counted);
             let mut counts = [EventCount::default(); C];
             // On a processor that `work` suspended, too. If `work` closed the events, others may have their places.
             self.session_slot(|slot| match slot {
                 Some(_) if !of.is_open(group) => Err(CounterError::NoSuchEvent(group.id()).into()),
-                Some(local) => Ok(end(local, group.id(), &mut counts)?),
+                Some(local) => Ok(close(local, group.id(), &mut counts)?),
                 None => Err(PmuError::NotUp),
             })??;
             Ok(counts)
@@ -337,30 +337,18 @@ pub(super) fn begin<K: Kernel>(
     local.session.counters_mut().start(&local.unit, events, K::now())
 }
 
-/// Reads and closes a group.
+/// Closes an event and its group, also if their counters do not answer, and returns the last counts.
 // Linked once, as `begin`.
 #[inline(never)] // 96 bytes of the glue.
-fn end<K: Kernel>(
+pub(super) fn close<K: Kernel>(
     local: &mut LocalState<K>,
     group: EventId,
     counts: &mut [EventCount],
 ) -> Result<(), EventsError> {
-    let read = local.session.counters_mut().read_group(group, K::now(), counts);
-    let closed = close(local, group);
-    read.and(closed)
-}
-
-/// Closes an event and its group, also if their counters do not answer.
-// Linked once: it has three callers.
-#[inline(never)] // 16 bytes of the glue, at `opt-level` 3.
-pub(super) fn close<K: Kernel>(
-    local: &mut LocalState<K>,
-    group: EventId,
-) -> Result<(), EventsError> {
     let counters = local.session.counters_mut();
-    counters.close(group, K::now()).map(drop).inspect_err(|_| {
-        // By now it is stopped, so this accesses no register.
-        let _ = counters.close(group, K::now());
+    counters.close_group(group, K::now(), counts).map(drop).inspect_err(|_| {
+        // If the group is still open, it is stopped by now, so this accesses no register.
+        let _ = counters.close_group(group, K::now(), &mut []);
     })
 }
 
@@ -376,7 +364,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Drop for Counted
         // No caller takes an error while `work` unwinds. The slot of a suspended processor is used, too.
         let _ = self.pmu.session_slot(|slot| {
             let local = slot.as_mut().filter(|_| self.of.is_open(self.group));
-            local.map(|local| close(local, self.group.id()))
+            local.map(|local| close(local, self.group.id(), &mut []))
         });
     }
 }

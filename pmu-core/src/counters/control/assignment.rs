@@ -24,8 +24,14 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Plans counters for an event and its group, all of them or none, and applies the plan. Other events move where
     /// that makes room. Rotating events whose share is at least `great` may lose their counters: the greatest share
     /// first, and of equal shares the event that has had its counter longest. With `None` no event loses its counter.
+    /// `joins`: some events of the group are on counters, and may move, too.
     #[inline(never)] // 34 bytes of events alone.
-    pub(crate) fn assign(&self, event: EventId, great: Option<u32>) -> Result<(), PlacementError> {
+    pub(crate) fn assign(
+        &self,
+        event: EventId,
+        great: Option<u32>,
+        joins: bool,
+    ) -> Result<(), PlacementError> {
         let started = self.start_in_software(event);
         if started.map_err(|reason| PlacementError { event, reason })? {
             return Ok(());
@@ -33,8 +39,9 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         self.get_ready(event)?;
         let mut planner = self.planner();
         self.present(&mut planner.plan);
-        // Of a group that an event joins, the others are on counters.
-        self.table().with_group(event).for_each(|event| planner.plan.remove(event));
+        if joins {
+            self.table().with_group(event).for_each(|event| planner.plan.remove(event));
+        }
         self.plan_beside(&mut planner, event, great)?;
         self.apply(&mut planner).map_err(|reason| PlacementError { event, reason })
     }

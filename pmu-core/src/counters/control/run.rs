@@ -264,7 +264,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
             let counter = self.free_counter(CounterSet::GENERAL)?;
             return self.run(counter, event);
         }
-        self.assign(event, Some(0)).map_err(|unplaced| unplaced.reason)
+        self.assign(event, Some(0), false).map_err(|unplaced| unplaced.reason)
     }
 
     /// Stops the counter of a row's event. An overflow that is pending is dropped.

@@ -1,7 +1,7 @@
 //! Closing: of events and their groups, and of one event of a group.
 
 use crate::counters::control::handle::CounterSession;
-use crate::counters::error::{CounterError, EventsError};
+use crate::counters::error::{CounterError, EventsError, bit_of_member};
 use crate::counters::events::count::{EventCount, Membership};
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::running::Asked;
@@ -41,8 +41,58 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         // An event that cannot be stopped stays open, so that its identity is not given to another.
         self.stop_those_here(event, now)?;
         let count = self.entry(event)?.count();
-        self.members(event).for_each(|(event, entry)| self.mark_closed(event, entry));
+        self.mark_closed(event);
         Ok(count)
+    }
+
+    /// Stops and [closes](Self::close) a group, and writes its last counts into `counts`, in the group's order, as
+    /// [`read_group`](Self::read_group) does. Returns the number of counts written.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterSession, CounterUnit, Event, EventCount, EventSource, GenericEvent, Hardware};
+    /// # use pmu_core::error::EventsError;
+    /// /// Returns the instructions per thousand cycles of a function.
+    /// fn instructions_per_kilocycle<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
+    ///     unit: &CounterUnit,
+    ///     clock: impl Fn() -> u64,
+    ///     function: impl FnOnce(),
+    /// ) -> Result<Option<u64>, EventsError> {
+    ///     let events = [GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic);
+    ///     let group = counters.start(unit, &events, clock())?;
+    ///     function();
+    ///     let mut counts = [EventCount::default(); 2];
+    ///     counters.close_group(group, clock(), &mut counts)?;
+    ///     let [instructions, cycles] = counts.map(|count| count.value);
+    ///     Ok((instructions * 1000).checked_div(cycles))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// - The errors of [`close`](Self::close).
+    /// - [`CounterLost`](CounterError::CounterLost), [`NoTotal`](CounterError::NoTotal): the group is closed, but has
+    ///   no count of the events that the error names.
+    pub fn close_group(
+        &mut self,
+        group: EventId,
+        now: u64,
+        counts: &mut [EventCount],
+    ) -> Result<usize, EventsError> {
+        self.entry(group)?;
+        let (mut counted, mut closed) = (Ok(()), 0);
+        for (member, (event, entry)) in self.members(group).enumerate() {
+            let has_total = entry.wants_total() || member >= counts.len();
+            let total = if has_total { Ok(()) } else { Err(CounterError::NoTotal(event)) };
+            let counts = self.check_counter(event, entry).and(total);
+            EventsError::add(&mut counted, bit_of_member(member), counts);
+        }
+        self.stop_those_here(group, now)?;
+        for (count, (_, entry)) in counts.iter_mut().zip(self.members(group)) {
+            *count = entry.count();
+            closed += 1;
+        }
+        self.mark_closed(group);
+        counted.map(|()| closed)
     }
 
     /// Stops and closes an opened event that is in no group, like [`close`](Self::close) at time 0, on less stack.
@@ -52,11 +102,17 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         if self.is_enabled(event) {
             self.detach_and_stop(event, entry, 0)?;
         }
-        self.mark_closed(event, entry);
+        self.mark_one_closed(event, entry);
         Ok(())
     }
 
-    fn mark_closed(&self, event: EventId, entry: &EventEntry) {
+    /// Marks an event and its group, which are stopped, as closed.
+    #[inline(never)]
+    pub(super) fn mark_closed(&self, group: EventId) {
+        self.members(group).for_each(|(event, entry)| self.mark_one_closed(event, entry));
+    }
+
+    fn mark_one_closed(&self, event: EventId, entry: &EventEntry) {
         entry.set_state(EventState::Closed);
         self.forget_in_facilities(event);
     }
@@ -121,8 +177,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         let count = entry.count();
         self.members(event)
             .filter(|(other, of)| needs_it(*other, of))
-            .for_each(|(event, entry)| self.mark_closed(event, entry));
-        self.mark_closed(event, entry);
+            .for_each(|(event, entry)| self.mark_one_closed(event, entry));
+        self.mark_one_closed(event, entry);
         self.settle_rest(group, first, now);
         self.settle_software();
         outcome.map(|()| count)

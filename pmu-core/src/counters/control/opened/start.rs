@@ -40,7 +40,12 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         now: u64,
     ) -> Result<EventId, EventsError> {
         let first = self.open(processor, events)?;
-        self.start_or_close(first, now).map(|()| first)
+        let started = self.start_group(first, now);
+        if started.is_err() {
+            // None of them is on a counter.
+            self.mark_closed(first);
+        }
+        started.map(|()| first)
     }
 
     /// Enables an opened event, as `PERF_EVENT_IOC_ENABLE` does: the event counts. Its total continues from its last
@@ -123,15 +128,6 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         self.start_group(event, now)
     }
 
-    fn start_or_close(&mut self, first: EventId, now: u64) -> Result<(), EventsError> {
-        let started = self.start_group(first, now);
-        if started.is_err() && self.close(first, now).is_err() {
-            // By now it is stopped, so this accesses no register.
-            let _ = self.close(first, now);
-        }
-        started
-    }
-
     /// Starts an event, and its group, none of which is enabled.
     #[inline(never)]
     fn start_group(&self, first: EventId, now: u64) -> Result<(), EventsError> {
@@ -173,7 +169,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Starts an event that was just opened, and does not rotate, like [`enable`](Self::enable), on less stack.
     pub(crate) fn start_added(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         self.begin_time(self.entry(event)?, now);
-        self.assign(event, Some(0)).map_err(|unplaced| unplaced.reason)
+        self.assign(event, Some(0), false).map_err(|unplaced| unplaced.reason)
     }
 
     /// [Enables](Self::enable) an opened event on a free counter that can count it. No other event moves to another
@@ -257,7 +253,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         // One of them may have to give way.
         self.add_times(now);
         self.await_group(event);
-        let mut outcome = self.assign(event, (!rotates).then_some(0));
+        let mut outcome = self.assign(event, (!rotates).then_some(0), false);
         let waits = rotates && outcome.is_err_and(|unplaced| unplaced.reason.is_no_room());
         if outcome.is_err() {
             if S::Facility::OFFERS {
@@ -442,7 +438,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         let rotates = self.entry(first)?.rotates();
         // The group is placed again as a whole: it counts together, or not at all.
         let state = if self.is_countable(first) {
-            match self.assign(first, (!rotates).then_some(0)) {
+            match self.assign(first, (!rotates).then_some(0), true) {
                 Err(unplaced) if rotates && unplaced.reason.is_no_room() => EventState::Waiting,
                 placed => return placed.map_err(|unplaced| unplaced.reason),
             }

@@ -181,7 +181,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     ) {
         let mut line = Serving::new(begun);
         while let Some(next) = self.next_to_place(thread, &mut line) {
-            let placed = self.assign(next.event, next.takes);
+            let placed = self.assign(next.event, next.takes, false);
             self.note_unplaced(&next, placed.map_err(|unplaced| unplaced.reason), outcome);
         }
     }
