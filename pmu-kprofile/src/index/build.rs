@@ -19,14 +19,7 @@ impl<const N: usize> Index<N> {
     /// be removed is there.
     pub(crate) fn fill(&mut self, from: &Self, change: &Change) {
         let kept = from.started();
-        let ends = from.by_last.get(..from.length).unwrap_or(&[]);
-        let mut by_last = self.by_last.iter_mut();
-        let mut put = |place: u32| {
-            if let Some(to) = by_last.next() {
-                *to = place;
-            }
-        };
-        match change {
+        let (place, new) = match change {
             Change::Insert(entry) => {
                 let mut entry = *entry;
                 entry.key.source &= !self.ignored_bits;
@@ -34,28 +27,40 @@ impl<const N: usize> Index<N> {
                 let behind = kept.iter().position(|other| other.order() > entry.order());
                 let place = behind.unwrap_or(kept.len());
                 insert(&mut self.entries, kept, place, entry);
-                // `ends` is sorted: the new entry is merged into it.
-                let mut new = Some(place as u32);
-                for old in ends {
-                    let other = from.entry(*old);
-                    if other.is_some_and(|other| (other.key, other.last) > (entry.key, entry.last))
-                    {
-                        new.take().into_iter().for_each(&mut put);
-                    }
-                    // Entries from the new one on are one place further now.
-                    put(*old + u32::from(*old as usize >= place));
-                }
-                new.into_iter().for_each(&mut put);
-                self.length = from.length + 1;
+                self.length = kept.len() + 1;
+                (place as u32, Some(entry))
             }
             Change::Remove(object) => {
                 let place = kept.iter().position(|entry| entry.object == *object);
                 let Some(place) = place else { return };
                 remove(&mut self.entries, kept, place);
-                let others = ends.iter().filter(|old| **old as usize != place);
-                others.for_each(|old| put(*old - u32::from(*old as usize > place)));
                 self.length = kept.len().saturating_sub(1);
+                (place as u32, None)
             }
+        };
+        // `ends` is sorted: the new entry is merged into it. Entries behind the place of the change are one place
+        // further, or one place nearer, now.
+        let ends = from.by_last.get(..from.length).unwrap_or(&[]);
+        let mut olds = ends.iter().copied().filter(|old| new.is_some() || *old != place);
+        let (mut old, mut to_come) = (olds.next(), new);
+        for to in &mut self.by_last {
+            let is_behind = |entry: Entry, old| {
+                let other = from.entry(old);
+                other.is_some_and(|other| (other.key, other.last) > (entry.key, entry.last))
+            };
+            let comes = to_come.is_some_and(|new| old.is_none_or(|old| is_behind(new, old)));
+            *to = match old {
+                _ if comes => {
+                    to_come = None;
+                    place
+                }
+                Some(kept) => {
+                    old = olds.next();
+                    let moves = u32::from(kept >= place);
+                    if new.is_some() { kept + moves } else { kept - moves }
+                }
+                None => break,
+            };
         }
         self.build();
     }
