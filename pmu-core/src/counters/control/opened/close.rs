@@ -80,11 +80,11 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     ) -> Result<usize, EventsError> {
         self.entry(group)?;
         let (mut counted, mut closed) = (Ok(()), 0);
-        for (member, (event, entry)) in self.members(group).enumerate() {
-            let has_total = entry.wants_total() || member >= counts.len();
-            let total = if has_total { Ok(()) } else { Err(CounterError::NoTotal(event)) };
-            let counts = self.check_counter(event, entry).and(total);
-            EventsError::add(&mut counted, bit_of_member(member), counts);
+        for (member, (event, entry)) in self.members(group).enumerate().take(counts.len()) {
+            let total =
+                if entry.wants_total() { Ok(()) } else { Err(CounterError::NoTotal(event)) };
+            let has_count = self.check_counter(event, entry).and(total);
+            EventsError::add(&mut counted, bit_of_member(member), has_count);
         }
         self.stop_those_here(group, now)?;
         for (count, (_, entry)) in counts.iter_mut().zip(self.members(group)) {
