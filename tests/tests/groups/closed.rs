@@ -1,7 +1,8 @@
 //! One event of a group is closed, and the others go on.
-use pmu_core::error::CounterError;
+use pmu_core::error::{CounterError, EventsError};
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{CounterSet, Event, EventCount, EventId};
+use pmu_tests::Reason;
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
 
@@ -386,5 +387,75 @@ fn an_interrupt_comes_while_an_event_of_its_group_is_closed() {
                 }
             }
         }
+    }
+}
+
+/// A fault at each access of the end of a group, of which one event keeps no total.
+#[test]
+fn a_group_is_closed_with_its_last_counts_or_says_which_are_missing() {
+    for processor in processors(Deviations::NONE) {
+        for access in 0..40 {
+            let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+            let mut counters = processor.take(&mock, &memory, &table);
+            let events = [raw(2), raw(3), raw(4).every(0x1000)];
+            let group = counters.start(&processor.unit, &events, 5).unwrap();
+            let third = counters.group_events(group).nth(2).unwrap();
+            (2..5).for_each(|kind| happen(&mock, kind, 10 * kind as u64));
+            mock.clear();
+            mock.inject(if access == 0 { Fault::None } else { Fault::From(access) });
+            let mut counts = [EventCount::default(); 2];
+            let closed = counters.close_group(group, 9, &mut counts);
+            let is_reached = access != 0 && mock.accesses().total() >= access;
+            mock.inject(Fault::None);
+            if is_reached {
+                // Nothing is told that was not read, and the second attempt closes them.
+                assert!(closed.is_err(), "{processor:?}, {access}: {counts:?}");
+                counters.close_group(group, 9, &mut []).unwrap();
+            } else {
+                assert_eq!(closed, Ok(2), "{processor:?}");
+                let count = |value| EventCount { value, enabled: 4, running: 4 };
+                assert_eq!(counts, [count(20), count(30)], "{processor:?}");
+            }
+            let gone = Err(CounterError::NoSuchEvent(group));
+            assert_eq!(counters.close_group(group, 9, &mut counts).reason(), gone);
+            // With room for all counts: that of the third is missing, and the group is closed nevertheless.
+            if access == 0 {
+                let group = counters.start(&processor.unit, &events, 5).unwrap();
+                let closed = counters.close_group(group, 9, &mut [EventCount::default(); 3]);
+                let missing = CounterError::NoTotal(EventId::of_index(third.index().unwrap()));
+                assert_eq!(closed, Err(EventsError { events: 0b100, reason: missing }));
+                assert_eq!(counters.events().count(), 0, "{processor:?}");
+            }
+            counters.shut_down().unwrap();
+            assert_eq!(running(&mock), CounterSet::NONE, "{processor:?}");
+            if access > 1 && !is_reached {
+                break;
+            }
+        }
+    }
+}
+
+/// None of the counters that the events may be on is free; or a register fails.
+#[test]
+fn events_that_cannot_be_enabled_are_not_opened() {
+    for processor in processors(Deviations::NONE) {
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut counters = processor.take(&mock, &memory, &table);
+        let one = processor.unit.counters().iter().next().unwrap().only();
+        let first = counters.start(&processor.unit, &[raw(2).on(one)], 0).unwrap();
+        let refused = counters.start(&processor.unit, &[raw(3), raw(4).on(one)], 0);
+        assert_eq!(
+            refused,
+            Err(EventsError { events: 0b10, reason: CounterError::NoFreeCounter }),
+            "{processor:?}"
+        );
+        mock.inject(Fault::From(1));
+        assert!(counters.start(&processor.unit, &[raw(3), raw(4)], 0).is_err(), "{processor:?}");
+        mock.inject(Fault::None);
+        assert_eq!(counters.events().count(), 1, "{processor:?}");
+        counters.reprogram(|o| panic!("{o:?}")).unwrap();
+        counters.restart_faulted(0).unwrap();
+        happen(&mock, 2, 7);
+        assert_eq!(counters.close(first, 0).unwrap().value, 7, "{processor:?}");
     }
 }
