@@ -4,7 +4,7 @@ use core::fmt;
 
 use pmu_core::WriteOnce;
 use pmu_core::access::RegisterBackend;
-use pmu_core::branches::{BranchMemory, BranchUnit};
+use pmu_core::branches::{BranchMemory, BranchUnit, CallStackOf};
 use pmu_core::error::NoFacility;
 use pmu_core::facility::{EventFacility, Facility, FacilitySource};
 use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
@@ -22,12 +22,14 @@ use crate::kernel::required::Kernel;
 pub struct KernelFunctions {
     /// [`Kernel::physical_address`].
     pub physical_address: fn(*const (), usize) -> Option<u64>,
+    /// [`Kernel::call_stack`].
+    pub call_stack: CallStackOf,
 }
 
 impl KernelFunctions {
     /// Returns the functions of the kernel `K`.
     pub const fn of<K: Kernel>() -> Self {
-        Self { physical_address: K::physical_address }
+        Self { physical_address: K::physical_address, call_stack: K::call_stack }
     }
 }
 
