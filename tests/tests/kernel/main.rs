@@ -2,6 +2,7 @@
 
 mod beside_top_down;
 mod branches;
+mod call_stacks;
 mod closed;
 mod events;
 mod failing;
