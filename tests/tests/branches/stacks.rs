@@ -6,6 +6,7 @@ use super::asked::Source;
 use super::scene::{stack_of, text};
 use super::support::*;
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, Branches};
+use pmu_core::error::CounterError;
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
@@ -438,5 +439,30 @@ fn the_call_stack_of_the_processors_event_begins_anew_at_each_switch() {
             session.switch_out(&mut [], thread, |_| ()).unwrap();
             session.switch_in(counters, &mut [], thread).unwrap();
         }
+    }
+}
+
+/// A function returned meanwhile, and another one was called.
+#[test]
+fn a_call_stack_begins_anew_after_its_events_could_not_be_switched_in() {
+    let all = processors();
+    let amd = all.iter().find(|of| of.is_amd()).unwrap().counters();
+    for (of, filter) in with_stacks() {
+        let mut world = World::new([&of, &of]);
+        let mut events = world.events(1, filter, 1, false);
+        let Core { session, counters, mock, .. } = &mut world.processors[0];
+        let call =
+            |from| FedBranch::new(from, 0x9000, FedBranchKind::RelativeCall, Privilege::User);
+        session.switch_in(counters, &mut events, 0).unwrap();
+        mock.branch(&call(0x1000));
+        session.switch_out(&mut events, 1, |_| ()).unwrap();
+        let came = session.switch_in(&amd, &mut events, 2).map_err(|error| error.reason);
+        assert_eq!(came, Err(CounterError::OtherProcessor));
+        session.switch_out(&mut events, 3, |_| ()).unwrap();
+        session.switch_in(counters, &mut events, 4).unwrap();
+        mock.branch(&call(0x2000));
+        SAMPLES.take();
+        mock.advance(&mut happened(KINDS[0], PERIOD));
+        assert_eq!(SAMPLES.take(), [(1, vec![0x2000])], "{}", of.name);
     }
 }
