@@ -136,9 +136,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             })
         });
         if <FacilityOf<K> as EventFacility>::KEEPS && switched.is_err() {
-            // The threads run without their events.
+            // The thread ran without those that are not on the processor.
             ThreadEvent::forget_call_stacks(from);
-            ThreadEvent::forget_call_stacks(to);
         }
         if let Err(PmuError::NotUp) = switched {
             let is_unused = |event: &ThreadEvent| matches!(event, ThreadEvent::Unused);

@@ -351,7 +351,8 @@ impl ThreadEvent {
     /// stack](crate::branches::BranchFilter::call_stack), if one was kept, begins anew. If an event is open on a
     /// processor, it is left out.
     ///
-    /// `pmu::Pmu::switch` does this for a thread whose events it cannot switch in.
+    /// [`switch_out`](crate::CounterSession::switch_out) and `pmu::Pmu::switch` do this for events of the thread that
+    /// leaves, if they were not switched in.
     pub fn forget_call_stacks(events: &mut [Self]) {
         for event in events {
             if let Self::SwitchedOut(event) = event {
