@@ -12,7 +12,7 @@ pub(crate) mod sampled;
 pub(crate) mod unit;
 
 pub use filter::BranchFilter;
-pub use memory::{BranchMemory, BranchSlot, SavedBranches};
+pub use memory::{BranchMemory, BranchSlot, CallStackOf, SavedBranches};
 pub use record::{Branch, BranchKind, BranchKinds, BranchPath, BranchTransaction, RawBranch};
 pub use sampled::{Branches, CallStackFrame};
 pub use unit::{

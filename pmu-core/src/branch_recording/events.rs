@@ -10,7 +10,7 @@ use crate::branches::filter::BranchFilter;
 use crate::branches::memory::{
     CLEAR, FREEZING, LENT, LOST, RECORDING, STALE, Taken, UNFREEZABLE, UNKNOWN,
 };
-use crate::branches::recording::{Recording, Wanted};
+use crate::branches::recording::{Recording, Stacks, Wanted};
 use crate::branches::sampled::Branches;
 use crate::branches::unit::{BranchEnable, BranchFreeze, BranchOrder};
 use crate::counters::error::CounterError;
@@ -22,6 +22,7 @@ use crate::counters::registers::counter::EventSelect;
 
 impl EventFacility for Branches<'_> {
     const OFFERS: bool = true;
+    const KEEPS: bool = true;
 
     /// Meets a request for branches that the processor can record, if the memory has room for all records. A sampling
     /// that [delays interrupts](crate::branches::BranchUnit::holds_interrupt) is for one event, on its counters: for
@@ -60,16 +61,21 @@ impl EventFacility for Branches<'_> {
             None if is_of_recorder => recording.going_on(),
             None => None,
         };
+        let stacks = self.stacks(running, wanted);
         let settled = match wanted {
             _ if running.are_lent() => recording.end_for_borrower(!running.are_given_up()),
-            Some(wanted) => recording.record(wanted, running, is_of_recorder),
-            None => recording.end(is_of_recorder),
+            Some(wanted) => recording.record(wanted, running, stacks, is_of_recorder),
+            None => recording.end(stacks, is_of_recorder),
         };
         settled.map_err(|fault| Unsettled { counters, fault })
     }
 
     fn lose(&self) {
         self.memory.lose();
+    }
+
+    fn claim(&self, tag: u64, number: u32) -> u32 {
+        self.memory_of(tag).map_or(0, |memory| memory.claim(number))
     }
 
     #[inline]
@@ -109,12 +115,13 @@ impl Branches<'_> {
     }
 }
 
-impl<M: RegisterBackend> Recording<'_, M> {
+impl<'r, M: RegisterBackend> Recording<'r, M> {
     /// Records branches for events, or again for a recorder.
     fn record(
         &self,
         wanted: Wanted,
         running: &Running<'_>,
+        mut stacks: Stacks<'r>,
         is_of_recorder: bool,
     ) -> Result<(), AccessFault> {
         if !is_of_recorder {
@@ -126,17 +133,22 @@ impl<M: RegisterBackend> Recording<'_, M> {
                 Taken::Verified => {}
             }
         }
-        match (self.goes_on(wanted), running.are_switched()) {
-            (true, false) => Ok(()),
+        let changes = stacks.leaving.is_some() || stacks.coming.is_some();
+        match (self.goes_on(wanted) && !changes, running.are_switched()) {
+            (true, false) => return Ok(()),
             // Each write to the register of the depth clears all records, also while the processor records.
-            (true, true) if self.unit.registers().depth.is_some() => self.clear_stopped(),
-            _ => self.record_anew(wanted, running.are_returned()),
+            (true, true) if self.unit.registers().depth.is_some() => return self.clear_stopped(),
+            _ => {}
         }
+        if running.are_returned() {
+            stacks.coming = Some(self.memory);
+        }
+        self.record_anew(wanted, stacks)
     }
 
     /// Ends what was recorded for events. An access that fails is no error of the events that still run: it is tried
     /// again with the next change, and until then the records are not read.
-    fn end(&self, is_of_recorder: bool) -> Result<(), AccessFault> {
+    fn end(&self, stacks: Stacks<'_>, is_of_recorder: bool) -> Result<(), AccessFault> {
         let mode = self.memory.mode();
         if is_of_recorder {
             return self.leave_nothing(false);
@@ -148,7 +160,10 @@ impl<M: RegisterBackend> Recording<'_, M> {
             self.memory.kept.store(0, Relaxed);
             let is_unknown = mode & UNKNOWN != 0;
             // Another owner, or a suspend, may have changed the registers: what they hold is looked at first.
-            let ended = if is_unknown { self.end_unknown(mode) } else { self.pause_and_clear() };
+            let ended = match is_unknown {
+                true => self.end_unknown(mode),
+                false => self.pause_and_clear(stacks.leaving),
+            };
             if ended.is_err() {
                 return Ok(());
             }

@@ -9,7 +9,7 @@ use crate::branches::filter::BranchFilter;
 use crate::branches::memory::{
     BranchMemory, CLEAR, FREEZES, FREEZING, GOES_ON, LENT, LOST, RECORDING, STACK, UNKNOWN,
 };
-use crate::branches::recording::{Recording, Wanted};
+use crate::branches::recording::{Recording, Stacks, Wanted};
 use crate::branches::sampled::Branches;
 use crate::branches::unit::{BranchOrder, BranchUnit};
 use crate::counters::names::CounterSet;
@@ -235,7 +235,7 @@ impl<'a, M: RegisterBackend> BranchRecorder<'a, M> {
             return Err(BranchError::NotStarted);
         }
         let recording = self.recording();
-        let clear = if recording.is_stale() { recording.pause_and_clear() } else { Ok(()) };
+        let clear = if recording.is_stale() { recording.pause_and_clear(None) } else { Ok(()) };
         let programmed = clear.and_then(|()| match self.memory.mode() & RECORDING {
             0 => recording.program(recording.of_recorder()),
             // The filter is not written while the processor records.
@@ -262,7 +262,7 @@ impl<'a, M: RegisterBackend> BranchRecorder<'a, M> {
         let going_on = recording.going_on();
         self.memory.lose();
         let again = match going_on {
-            Some(wanted) => recording.record_anew(wanted, false),
+            Some(wanted) => recording.record_anew(wanted, Stacks::default()),
             None => recording.leave_nothing(false),
         };
         again.map_err(|fault| self.error(fault))
@@ -320,7 +320,7 @@ impl<'a, M: RegisterBackend> BranchRecorder<'a, M> {
                 .or_else(|fault| self.recording().pause().and(Err(fault)))
         } else {
             // A record that is added while others are cleared would move an old one on.
-            self.recording().pause_and_clear().and_then(|()| self.recording().resume())
+            self.recording().pause_and_clear(None).and_then(|()| self.recording().resume())
         };
         cleared.map_err(|fault| self.error(fault))
     }

@@ -173,6 +173,10 @@ impl PackedFilter {
         self.0 == 0
     }
 
+    pub(crate) const fn is_call_stack(self) -> bool {
+        self.0 & 1 << 10 != 0
+    }
+
     pub(crate) const fn bits(self) -> u16 {
         self.0
     }
@@ -213,6 +217,7 @@ mod tests {
             let packed = PackedFilter::new(filter);
             assert_eq!((packed.get(), packed.is_none()), (Some(filter), false));
             assert_eq!(PackedFilter::of_bits(packed.bits()), packed);
+            assert_eq!(packed.is_call_stack(), filter.is_call_stack());
         }
     }
 }

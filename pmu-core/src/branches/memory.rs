@@ -6,34 +6,50 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use crate::branches::record::RawBranch;
 use crate::branches::unit::{BranchFormat, BranchUnit};
+use crate::write_once::WriteOnce;
 
-/// Memory for the branch records of one processor: 24 bytes per record, plus 16 bytes.
+/// Memory for the branch records of one processor, or for the [call stack](crate::branches::BranchFilter::call_stack)
+/// of one thread: 24 bytes per record, plus 48 bytes.
 ///
-/// The embedder provides the memory, commonly in a static array with one element per processor. The interrupt handler
-/// reads the records into this memory, so the records take no room on the stack. A flag in the memory tells the handler
-/// whether the processor records branches. `&BranchMemory<[BranchSlot; N]>` coerces to `&BranchMemory`.
+/// The embedder provides the memory of processors, commonly in a static array with one element per processor. The
+/// interrupt handler reads the records into this memory, so the records take no room on the stack. A flag in the memory
+/// tells the handler whether the processor records branches. `&BranchMemory<[BranchSlot; N]>` coerces to
+/// `&BranchMemory`.
+///
+/// The memory of a thread keeps the thread's call stack while the thread does not run:
+/// [`set_call_stacks`](Self::set_call_stacks).
 ///
 /// ```
 /// use pmu_core::branches::{BranchMemory, BranchSlot};
 /// const PROCESSORS: usize = 4;
 /// static RECORDS: [BranchMemory<[BranchSlot; 32]>; PROCESSORS] = [const { BranchMemory::new() }; PROCESSORS];
 /// let of_processor_0: &BranchMemory = &RECORDS[0];
-/// assert_eq!(size_of_val(of_processor_0), 784);
+/// assert_eq!(size_of_val(of_processor_0), 816);
 /// ```
 #[derive(Debug)]
 pub struct BranchMemory<S: ?Sized = [BranchSlot]> {
-    /// Value of the control register while the processor records.
+    /// Value of the control register while the processor records, or recorded the call stack that is kept.
     pub(crate) control: AtomicU64,
-    /// [Fingerprint](BranchUnit::fingerprint) of the records whose recorder took the memory last.
+    /// Tag of an event whose call stack the processor records.
+    pub(crate) tag: AtomicU64,
+    pub(crate) call_stacks: WriteOnce<CallStackOf>,
+    /// [Fingerprint](BranchUnit::fingerprint) of the records whose recorder took the memory last, or of those kept.
     unit: AtomicU32,
+    /// Number of the call stacks that were discarded, each of which may have been another thread's.
+    discarded: AtomicU32,
     owner: AtomicU8,
     mode: AtomicU8,
-    /// Number of records of a call stack that the memory keeps while the counters are lent; 0 for none.
+    /// Number of records of a call stack that the memory keeps: a processor's while the counters are lent, a thread's
+    /// while the thread does not run. 0 for none.
     pub(crate) kept: AtomicU8,
     /// Place of the newest of them in the registers.
     pub(crate) newest: AtomicU8,
     slots: S,
 }
+
+/// The function of a kernel that returns the memory of a thread's call stack, by the tag of an event of the thread: see
+/// [`BranchMemory::set_call_stacks`].
+pub type CallStackOf = fn(tag: u64) -> Option<&'static BranchMemory>;
 
 /// Room for the three 64-bit words of one branch record.
 #[derive(Debug, Default)]
@@ -121,7 +137,10 @@ impl<const N: usize> BranchMemory<[BranchSlot; N]> {
     pub const fn new() -> Self {
         Self {
             control: AtomicU64::new(0),
+            tag: AtomicU64::new(0),
+            call_stacks: WriteOnce::new(),
             unit: AtomicU32::new(0),
+            discarded: AtomicU32::new(0),
             owner: AtomicU8::new(UNTAKEN),
             mode: AtomicU8::new(0),
             kept: AtomicU8::new(0),
@@ -153,6 +172,41 @@ impl BranchMemory {
 
     pub(crate) fn slots(&self) -> &[BranchSlot] {
         &self.slots
+    }
+
+    /// Lets the [call stack](crate::branches::BranchFilter::call_stack) that a thread's events ask for follow the
+    /// thread, on the processor of this memory. As [`switch_out`](crate::CounterSession::switch_out) takes the events
+    /// from their counters, the records are read into the memory that `memory_of` returns for the tag of such an event.
+    /// As [`switch_in`](crate::CounterSession::switch_in) puts the event on a counter, they are written back, also on
+    /// another processor, if its records have the same format and number. Without this call, or if `memory_of` returns
+    /// `None`, a call stack begins anew at each switch of threads. Only the first call has an effect.
+    ///
+    /// Each thread has a memory of its own, with room for all records. All events of a thread may share it, and no
+    /// other event with a call stack has the tag of one of them. `memory_of` is called in task context, as threads are
+    /// switched and as events start and stop.
+    ///
+    /// A call stack begins anew, too, if a register access failed, or if the event was on no counter as its thread left
+    /// or came. A memory may pass to another thread as it is: an event that was on no processor yet begins anew.
+    ///
+    /// ```
+    /// use pmu_core::branches::{BranchMemory, BranchSlot};
+    /// type Memory = BranchMemory<[BranchSlot; 32]>;
+    /// /// One memory per processor.
+    /// static RECORDS: [Memory; 4] = [const { Memory::new() }; 4];
+    /// /// One memory per thread. An event's tag is the number of its thread.
+    /// static STACKS: [Memory; 64] = [const { Memory::new() }; 64];
+    ///
+    /// fn stack(thread: u64) -> Option<&'static BranchMemory> {
+    ///     Some(STACKS.get(thread as usize)?)
+    /// }
+    ///
+    /// fn boot() {
+    ///     RECORDS.iter().for_each(|memory| memory.set_call_stacks(stack));
+    /// }
+    /// # boot();
+    /// ```
+    pub fn set_call_stacks(&self, memory_of: CallStackOf) {
+        let _ = self.call_stacks.set(memory_of);
     }
 
     /// Takes the memory for a recorder of these records. Returns `false` if it is taken already.
@@ -202,6 +256,33 @@ impl BranchMemory {
         self.kept.store(0, Relaxed);
         self.unit.store(unit.fingerprint(), Relaxed);
         Taken::Unverified
+    }
+
+    /// Keeps a call stack of these records, which was read into the slots.
+    pub(crate) fn keep(&self, unit: &BranchUnit, control: u64, (kept, newest): (u8, u8)) {
+        self.unit.store(unit.fingerprint(), Relaxed);
+        self.control.store(control, Relaxed);
+        self.newest.store(newest, Relaxed);
+        self.kept.store(kept, Relaxed);
+    }
+
+    /// Discards the call stack that is kept, unless it has this number. Returns the number of what is kept next.
+    pub(crate) fn claim(&self, number: u32) -> u32 {
+        // An event without a number has 0.
+        let own = || self.discarded.load(Relaxed).wrapping_add(1);
+        if (number == 0 || number != own()) && self.kept.swap(0, Relaxed) != 0 {
+            self.discarded.store(own(), Relaxed);
+        }
+        own()
+    }
+
+    /// Takes the call stack that is kept, and returns the number of its records: 0 if it is of other records, or was
+    /// recorded by another value of the filter.
+    pub(crate) fn take_kept(&self, unit: &BranchUnit, control: u64) -> u8 {
+        let kept = self.kept.swap(0, Relaxed);
+        let is_same =
+            self.control.load(Relaxed) == control && self.unit.load(Relaxed) == unit.fingerprint();
+        if is_same { kept } else { 0 }
     }
 
     /// Notes that the records are about to be another owner's. Returns whether there may be any.

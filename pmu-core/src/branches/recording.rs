@@ -31,6 +31,15 @@ pub(crate) struct Wanted {
     pub(crate) freezes: bool,
 }
 
+/// Memories of call stacks that change hands.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Stacks<'s> {
+    /// Is to keep the call stack that is recorded now.
+    pub(crate) leaving: Option<&'s BranchMemory>,
+    /// Keeps the call stack that is recorded next.
+    pub(crate) coming: Option<&'s BranchMemory>,
+}
+
 impl<M: RegisterBackend> Recording<'_, M> {
     /// Ends what a predecessor left. Returns whether the processor has the records.
     pub(crate) fn end_left_over(&self) -> Result<bool, AccessFault> {
@@ -113,9 +122,25 @@ impl<M: RegisterBackend> Recording<'_, M> {
         self.pause().inspect_err(|_| self.memory.set_mode(STALE))
     }
 
+    /// Stops the recording for another thread or owner, as [`pause_for_another`](Self::pause_for_another) does. A call
+    /// stack goes to the memory that is to keep it. If a record cannot be read, the call stack begins anew.
+    pub(crate) fn pause_and_keep(&self, keeper: Option<&BranchMemory>) -> Result<(), AccessFault> {
+        let mode = self.memory.mode();
+        let found = self.pause_for_another()?;
+        let is_whole = mode & (RECORDING | LOST | STALE | STACK) == RECORDING | STACK;
+        let depth = usize::from(self.unit.depth());
+        if let Some(keeper) = keeper.filter(|keeper| is_whole && keeper.capacity() >= depth)
+            && let Ok(filled) = self.unit.filled(self.msr, found)
+            && let (kept, Ok(())) = self.unit.read_records(self.msr, keeper, found)
+        {
+            keeper.keep(self.unit, self.memory.control.load(Relaxed), (kept, filled.newest));
+        }
+        Ok(())
+    }
+
     /// Stops the recording for another thread or owner, and clears the records.
-    pub(crate) fn pause_and_clear(&self) -> Result<(), AccessFault> {
-        self.pause_for_another()?;
+    pub(crate) fn pause_and_clear(&self, keeper: Option<&BranchMemory>) -> Result<(), AccessFault> {
+        self.pause_and_keep(keeper)?;
         self.clear_stopped()
     }
 
@@ -139,7 +164,7 @@ impl<M: RegisterBackend> Recording<'_, M> {
 
     /// Leaves no records of the thread that left, which may have been stopped or lost without being switched out.
     pub(crate) fn leave_no_records(&self) -> Result<(), AccessFault> {
-        if self.memory.mode() & CLEAR == 0 { self.pause_and_clear() } else { Ok(()) }
+        if self.memory.mode() & CLEAR == 0 { self.pause_and_clear(None) } else { Ok(()) }
     }
 
     pub(crate) fn is_stale(&self) -> bool {
@@ -152,17 +177,21 @@ impl<M: RegisterBackend> Recording<'_, M> {
         self.memory.mode() & (RECORDING | LOST | STALE | UNKNOWN | CLEAR) == RECORDING && is_same
     }
 
-    /// Starts to record, with empty records, or with the call stack that was kept while the counters were lent.
-    pub(crate) fn record_anew(&self, wanted: Wanted, is_returned: bool) -> Result<(), AccessFault> {
-        let kept = self.memory.kept.swap(0, Relaxed);
-        let is_same = self.memory.control.load(Relaxed) == wanted.value;
+    /// Starts to record, with empty records, or with the call stack that a memory keeps.
+    pub(crate) fn record_anew(
+        &self,
+        wanted: Wanted,
+        Stacks { leaving, coming }: Stacks<'_>,
+    ) -> Result<(), AccessFault> {
+        let kept = coming.map(|coming| (coming, coming.take_kept(self.unit, wanted.value)));
+        self.memory.kept.store(0, Relaxed);
         if self.memory.mode() & (UNKNOWN | RECORDING | CLEAR) != CLEAR {
-            self.pause_and_clear()?;
+            self.pause_and_clear(leaving)?;
         }
         self.program(wanted)?;
-        if kept != 0 && is_same && is_returned {
-            let slots = self.memory.slots().iter().take(kept.into());
-            let newest = self.memory.newest.load(Relaxed);
+        if let Some((keeper, kept @ 1..)) = kept {
+            let slots = keeper.slots().iter().take(kept.into());
+            let newest = keeper.newest.load(Relaxed);
             self.memory.clear_mode(CLEAR);
             let written = self.unit.write_records(self.msr, newest, slots.map(|slot| slot.load()));
             // A part of the call stack may be in the registers.
@@ -190,27 +219,14 @@ impl<M: RegisterBackend> Recording<'_, M> {
 
     /// Leaves nothing that another owner may see, and no freeze. Keeps a call stack if it is to return.
     pub(crate) fn leave_nothing(&self, keeps: bool) -> Result<(), AccessFault> {
-        let mode = self.memory.mode();
-        if mode & (RECORDING | STALE | FREEZING | CLEAR) == CLEAR {
+        if self.memory.mode() & (RECORDING | STALE | FREEZING | CLEAR) == CLEAR {
             return Ok(());
         }
-        let found = self.pause_for_another()?;
-        if keeps && mode & (RECORDING | LOST | STALE | STACK) == RECORDING | STACK {
-            self.keep(found);
-        }
+        self.pause_and_keep(keeps.then_some(self.memory))?;
         // Until they are cleared.
         self.memory.set_mode(STALE);
         self.set_freeze(false)?;
         self.clear_stopped()
-    }
-
-    /// Keeps the records in the memory. If one cannot be read, the call stack begins anew.
-    fn keep(&self, found: u64) {
-        let Ok(filled) = self.unit.filled(self.msr, found) else { return };
-        if let (kept, Ok(())) = self.unit.read_records(self.msr, self.memory, found) {
-            self.memory.newest.store(filled.newest, Relaxed);
-            self.memory.kept.store(kept, Relaxed);
-        }
     }
 }
 

@@ -76,8 +76,9 @@ use crate::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 ///   alone, and is untried on hardware.
 /// - Events between branches need bit 35 of an event's select, which no `Event` sets. Whether a filter is a thread's or
 ///   its core's, on early processors, is unknown.
-/// - A deep sleep may lose a call stack, and a debug exception ends the recording of AMD's stack. A call stack that
-///   events ask for begins anew at each switch of threads; a recorder's is kept.
+/// - A deep sleep may lose a call stack, and a debug exception ends the recording of AMD's stack. At a switch of
+///   threads, a call stack is kept for a thread's own events alone: one that an event of the processor asks for begins
+///   anew.
 /// - Two sessions of one processor do not share one memory. A guest that may write the registers of branches, and
 ///   leaves them recording, is the hypervisor's to clear while no event has asked for branches.
 #[doc(alias = "lbr")]

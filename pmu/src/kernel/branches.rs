@@ -71,10 +71,11 @@ impl<const N: usize> Facilities for BranchRecords<N> {
         &'static self,
         this_processor: &Snapshot,
         msr: &M,
-        _: &KernelFunctions,
+        kernel: &KernelFunctions,
     ) {
         // The same each time that the processor comes up.
         let _ = self.unit.set(branches(this_processor, msr));
+        self.memory.set_call_stacks(kernel.call_stack);
     }
 
     fn facility(&'static self) -> Option<Branches<'static>> {

@@ -4,7 +4,7 @@ use core::fmt;
 
 use pmu_core::WriteOnce;
 use pmu_core::access::RegisterBackend;
-use pmu_core::branches::{Branch, BranchMemory, BranchUnit};
+use pmu_core::branches::{Branch, BranchMemory, BranchUnit, CallStackOf};
 use pmu_core::error::NoFacility;
 use pmu_core::facility::{EventFacility, Facility, FacilitySource};
 use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
@@ -25,12 +25,18 @@ pub struct KernelFunctions {
     pub physical_address: fn(*const (), usize) -> Option<u64>,
     /// [`Kernel::branch_traced`].
     pub branch_traced: fn(Branch),
+    /// [`Kernel::call_stack`].
+    pub call_stack: CallStackOf,
 }
 
 impl KernelFunctions {
     /// Returns the functions of the kernel `K`.
     pub const fn of<K: Kernel>() -> Self {
-        Self { physical_address: K::physical_address, branch_traced: K::branch_traced }
+        Self {
+            physical_address: K::physical_address,
+            branch_traced: K::branch_traced,
+            call_stack: K::call_stack,
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use core::fmt;
 use core::marker::PhantomData;
 
 use pmu_core::access::RegisterBackend;
-use pmu_core::branches::Branch;
+use pmu_core::branches::{Branch, BranchMemory};
 use pmu_core::error::PlatformError;
 use pmu_core::interval::Interval;
 use pmu_core::thread::Tick;
@@ -210,6 +210,25 @@ pub unsafe trait Kernel: Sized + 'static {
     /// # Context
     /// Any context, including NMI.
     fn user_page(tag: u64) -> Option<&'static UserPage> {
+        let _ = tag;
+        None
+    }
+
+    /// Returns the memory that keeps a thread's [call stack](pmu_core::branches::BranchFilter::call_stack) while the
+    /// thread does not run, by the tag of an event of the thread whose samples have the call stack. So the call stack
+    /// follows the thread, also to another processor, as [`BranchMemory::set_call_stacks`] says. With `None`, the
+    /// default, and for an event of the processor, the call stack begins anew at each [`switch`](crate::Pmu::switch).
+    /// The function is called if the kernel's [`Facilities`](crate::facilities::Facilities) have
+    /// [`BranchRecords`](crate::facilities::BranchRecords).
+    ///
+    /// # For implementers
+    /// Each thread has a memory of its own, which its events may share. No event of another thread has their tags; what
+    /// a thread [inherits](crate::ThreadEvent::inherit) has tags of its own, or no memory. Otherwise a sample may have
+    /// the other thread's call stack. A memory need not be cleared before it is another thread's.
+    ///
+    /// # Context
+    /// Task, pinned, or the interrupt in which the scheduler switches.
+    fn call_stack(tag: u64) -> Option<&'static BranchMemory> {
         let _ = tag;
         None
     }

@@ -2,10 +2,12 @@
 //! whenever a counter may have moved.
 
 use pmu_core::error::CounterError;
+use pmu_core::facility::EventFacility;
 use pmu_core::reading::{UserView, user_view};
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{Event, EventCount, EventId};
 
+use crate::kernel::architecture::FacilityOf;
 use crate::kernel::interrupt::PmuSample;
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, ProcessorMemory};
 use crate::kernel::required::Kernel;
@@ -133,6 +135,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 out.and(local.session.counters_mut().switch_in(&local.unit, to, K::now()))
             })
         });
+        if <FacilityOf<K> as EventFacility>::KEEPS && switched.is_err() {
+            // The thread ran without those that are not on the processor.
+            ThreadEvent::forget_call_stacks(from);
+        }
         if let Err(PmuError::NotUp) = switched {
             let is_unused = |event: &ThreadEvent| matches!(event, ThreadEvent::Unused);
             if from.iter().chain(&*to).all(is_unused) {

@@ -19,6 +19,7 @@ mod samples;
 mod sampling;
 mod scene;
 mod sequences;
+mod stacks;
 mod support;
 mod threads;
 mod xsaves;

@@ -3,6 +3,7 @@
 mod beside_top_down;
 mod branch_traces;
 mod branches;
+mod call_stacks;
 mod closed;
 mod events;
 mod failing;

@@ -4,6 +4,7 @@ use core::cell::{Cell, OnceCell, RefCell};
 
 use pmu::apic::ApicRegisters;
 use pmu::core::access::RegisterBackend;
+use pmu::core::branches::{BranchMemory, BranchSlot};
 use pmu::core::frame::PlainFrame;
 use pmu::core::interrupt::EventOverflow;
 use pmu::core::profile::KProfileSource;
@@ -105,6 +106,8 @@ pub(crate) struct Machine {
     /// The time for which each processor's timer of the clocks is set.
     pub(crate) clock_timers: [Cell<Option<u64>>; PROCESSORS],
     beside: Beside,
+    /// Call stacks of threads, by the tags of their events.
+    stacks: [BranchMemory<[BranchSlot; 32]>; 3],
     /// Samples with the branches before them, the newest first: of a processor, from these addresses.
     pub(crate) sampled: RefCell<Vec<Sampled>>,
 }
@@ -191,6 +194,7 @@ impl Machine {
             now: Cell::new(0),
             clock_timers: [const { Cell::new(None) }; PROCESSORS],
             beside,
+            stacks: [const { BranchMemory::new() }; 3],
             sampled: RefCell::default(),
         };
         let machine: &'static Self = Box::leak(Box::new(machine));
@@ -362,6 +366,10 @@ unsafe impl Kernel for World {
 
     fn now() -> u64 {
         machine().now.get()
+    }
+
+    fn call_stack(tag: u64) -> Option<&'static BranchMemory> {
+        Some(machine().stacks.get(tag as usize)?)
     }
 
     fn set_clock_timer(at: Option<u64>) {

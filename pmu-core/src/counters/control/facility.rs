@@ -154,6 +154,15 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         }
     }
 
+    /// Discards the call stack that is kept for a thread's event, unless it has this number: see
+    /// [`EventFacility::claim`].
+    // Linked once: as a thread leaves, comes and runs.
+    #[inline(never)]
+    pub(crate) fn claim_stack(&self, branches: PackedFilter, tag: u64, number: u32) -> u32 {
+        let has_stack = S::Facility::KEEPS && branches.is_call_stack();
+        if has_stack { self.source.facility().claim(tag, number) } else { 0 }
+    }
+
     #[inline(never)] // 80 bytes of the Hermit-like glue.
     fn on_counters(&self, counters: CounterSet, moment: Moment) -> Running<'_> {
         let (unit, memory, table) = (self.unit(), self.memory, self.table());

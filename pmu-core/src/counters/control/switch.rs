@@ -34,7 +34,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Events of the group that are not in `events` stop, and stay on this processor. These events wait until the
     /// removed events return, or until [`close`](Self::close).
     ///
-    /// If events have [branches](crate::Event::with_branches), the call clears the branch records.
+    /// If events have [branches](crate::Event::with_branches), the call clears the branch records. The thread's call
+    /// stack may be [kept](crate::branches::BranchMemory::set_call_stacks).
     ///
     /// The call costs one write and one read of the counter per event that is on a counter. A pending overflow adds
     /// one write. If any of the events is in a group, one write first stops all these counters at once, and one write
@@ -74,6 +75,10 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         now: u64,
         mut overflowed: impl FnMut(Sample<'_, S::Facility>),
     ) -> Result<(), EventsError> {
+        if S::Facility::KEEPS {
+            // The thread ran without those of its events that were not switched in.
+            ThreadEvent::forget_call_stacks(events);
+        }
         let together = self.counters_together(events);
         let mut outcome = Ok(());
         EventsError::add(&mut outcome, 0, self.pause(together));
@@ -120,6 +125,12 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
                 });
             }
             *place = ThreadEvent::SwitchedOut(self.extract(entry));
+            if S::Facility::KEEPS
+                && let ThreadEvent::SwitchedOut(left) = place
+            {
+                // Of what is kept as the facilities are settled.
+                left.stack = self.claim_stack(left.branches, left.tag, 0);
+            }
             entry.set_state(EventState::Closed);
             self.forget_in_facilities(event);
         }
@@ -243,6 +254,9 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         EventsError::add(&mut outcome, 0, self.switch_facilities());
         for (number, place) in events.iter_mut().enumerate() {
             let ThreadEvent::SwitchedOut(event) = place else { continue };
+            if S::Facility::KEEPS {
+                self.claim_stack(event.branches, event.tag, event.stack);
+            }
             match here.and_then(|()| self.insert(processor, event, now)) {
                 Ok(id) => *place = ThreadEvent::Opened(id),
                 Err(error) => EventsError::add(&mut outcome, bit(number), Err(error)),
@@ -252,6 +266,11 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
             self.add_times(now);
             self.await_groups(events);
             self.serve(Some(events), &mut outcome);
+        }
+        if S::Facility::KEEPS {
+            for entry in self.opened_of(events) {
+                self.claim_stack(entry.branches(), entry.tag(), 0);
+            }
         }
         outcome
     }

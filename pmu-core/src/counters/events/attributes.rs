@@ -140,7 +140,8 @@ impl Event {
     /// [`switch_out`](crate::CounterSession::switch_out) and [`switch_in`](crate::CounterSession::switch_in) clear the
     /// records, so that no thread's sample has branches of another thread. If events of the processor have branches,
     /// the kernel makes both calls at each thread switch, also without events of the thread. A [call
-    /// stack](BranchFilter::call_stack) thus begins anew at each switch.
+    /// stack](BranchFilter::call_stack) that a thread's event asks for follows the thread, if the kernel has
+    /// [memory](crate::branches::BranchMemory::set_call_stacks) for it; any other begins anew at each switch.
     ///
     /// ```
     /// use pmu_core::branches::BranchFilter;

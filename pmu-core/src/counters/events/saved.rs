@@ -57,6 +57,8 @@ pub struct SavedEvent {
     pub(crate) extra: Extra,
     /// The branches of its samples.
     pub(crate) branches: PackedFilter,
+    /// [Number](crate::facility::EventFacility::claim) of the call stack that is kept for it; 0 for none.
+    pub(crate) stack: u32,
     pub(crate) select: u64,
     pub(crate) tag: u64,
     pub(crate) counters: u64,
@@ -76,6 +78,7 @@ impl SavedEvent {
         membership: 0,
         extra: Extra::NONE,
         branches: PackedFilter::NONE,
+        stack: 0,
         select: 0,
         tag: 0,
         counters: 0,
@@ -370,6 +373,7 @@ impl SavedEvent {
             tag,
             period: Period::new(self.period.reporting().every),
             rate: Rate::new(self.rate.hertz),
+            stack: 0,
             count: EventCount::default(),
             forgotten: [0; 2],
             ..*self

@@ -341,6 +341,20 @@ impl ThreadEvent {
         }
     }
 
+    /// Notes that a thread ran while its events were on no processor, or that it runs another program now: its [call
+    /// stack](crate::branches::BranchFilter::call_stack), if one was kept, begins anew. If an event is open on a
+    /// processor, it is left out.
+    ///
+    /// [`switch_out`](crate::CounterSession::switch_out) and `pmu::Pmu::switch` do this for events of the thread that
+    /// leaves, if they were not switched in.
+    pub fn forget_call_stacks(events: &mut [Self]) {
+        for event in events {
+            if let Self::SwitchedOut(event) = event {
+                event.stack = 0;
+            }
+        }
+    }
+
     const fn saved(&self) -> Option<&SavedEvent> {
         if let Self::SwitchedOut(event) = self { Some(event) } else { None }
     }

@@ -113,6 +113,10 @@ pub trait EventFacility: Facility + Copy {
     /// them is not linked.
     const SOFTWARE: bool = false;
 
+    /// `true` if the facility keeps something of a thread while the thread does not run, which the session
+    /// [claims](Self::claim). Otherwise the session's code for this is not linked.
+    const KEEPS: bool = false;
+
     /// Returns those of `counters` that can do what an event asks for. Clears the requests in `asked` that this
     /// facility meets. An event whose requests are not all met cannot be opened. The same is asked each time that a
     /// thread's event comes to the processor: on failure, it is not counted there.
@@ -211,6 +215,18 @@ pub trait EventFacility: Facility + Copy {
         let _ = event;
     }
 
+    /// Discards what the facility keeps of a thread while the thread does not run, by the tag of an event of the
+    /// thread, unless it has this number, which is not 0. Returns the number of what is kept next, or 0 if nothing ever
+    /// is.
+    ///
+    /// The session calls the method as the event is switched out, and stores the number with the event. As the thread
+    /// is switched in, it calls the method with the number before the event gets a counter, and with 0 afterwards: what
+    /// did not return to the event by then is out of date as the thread runs on.
+    fn claim(&self, tag: u64, number: u32) -> u32 {
+        let _ = (tag, number);
+        0
+    }
+
     /// Returns whether the branches that were read in this interrupt may belong to the sample that is being reported.
     /// They do not belong to a record if another one was written since.
     #[inline]
@@ -300,6 +316,7 @@ impl<F: EventFacility> EventFacility for Option<F> {
 
     const DIVIDES: bool = F::DIVIDES;
     const SOFTWARE: bool = F::SOFTWARE;
+    const KEEPS: bool = F::KEEPS;
 
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
         self.as_ref().map_or(Ok(counters), |facility| facility.resolve(asked, counters))
@@ -364,6 +381,10 @@ impl<F: EventFacility> EventFacility for Option<F> {
         }
     }
 
+    fn claim(&self, tag: u64, number: u32) -> u32 {
+        self.as_ref().map_or(0, |facility| facility.claim(tag, number))
+    }
+
     fn is_newest(&self) -> bool {
         self.as_ref().is_none_or(F::is_newest)
     }
@@ -416,6 +437,7 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
 
     const DIVIDES: bool = A::DIVIDES || B::DIVIDES;
     const SOFTWARE: bool = A::SOFTWARE || B::SOFTWARE;
+    const KEEPS: bool = A::KEEPS || B::KEEPS;
 
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
         let counters = self.0.resolve(asked, counters)?;
@@ -492,6 +514,11 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
     fn forget(&self, event: EventId) {
         self.0.forget(event);
         self.1.forget(event);
+    }
+
+    fn claim(&self, tag: u64, number: u32) -> u32 {
+        // One of them has the branch records.
+        self.0.claim(tag, number) | self.1.claim(tag, number)
     }
 
     fn is_newest(&self) -> bool {

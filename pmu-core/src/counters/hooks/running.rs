@@ -159,6 +159,11 @@ impl<'r> RunningEvent<'r> {
         self.event
     }
 
+    /// Returns the event's [tag](crate::Event::tagged).
+    pub fn tag(&self) -> u64 {
+        self.entry.tag()
+    }
+
     /// Returns the event's period; 0 if it has none. A period that
     /// [`set_period`](crate::memory::EventTable::set_period) sets is settled when an event next starts, stops or takes
     /// its turn.
