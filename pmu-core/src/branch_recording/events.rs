@@ -8,7 +8,7 @@ use crate::access::backend::{
 };
 use crate::branches::filter::BranchFilter;
 use crate::branches::memory::{
-    CLEAR, FREEZING, LENT, LOST, RECORDING, STALE, Taken, UNFREEZABLE, UNKNOWN,
+    CLEAR, FREEZING, LENT, LOST, RECORDING, STACK, STALE, Taken, UNFREEZABLE, UNKNOWN,
 };
 use crate::branches::recording::{Recording, Stacks, Wanted};
 use crate::branches::sampled::Branches;
@@ -107,7 +107,13 @@ impl Branches<'_> {
         }
         let started = self.unit.start(msr, self.memory.control.load(Relaxed));
         match started {
-            Err(_) => self.memory.set_mode(LOST),
+            Err(_) => {
+                self.memory.set_mode(LOST);
+                // Calls and returns that are not recorded are missing in a call stack for good.
+                if self.memory.mode() & STACK != 0 {
+                    self.memory.set_mode(STALE);
+                }
+            }
             Ok(_) if self.memory.mode() & LOST != 0 => self.memory.clear_mode(LOST),
             Ok(_) => {}
         }

@@ -308,7 +308,7 @@ fn the_call_stack_of_a_thread_follows_it_to_each_processor_of_the_same_records()
 fn no_call_stack_ever_has_parts_of_another() {
     let all = with_stacks();
     for (place, (of, filter)) in all.iter().enumerate() {
-        for (seed, mut random) in seeds(120) {
+        for (seed, mut random) in seeds(200) {
             let (other, _) =
                 if seed % 3 == 0 { &all[(place + 1) % all.len()] } else { &all[place] };
             let mut world = World::new([of, other]);
