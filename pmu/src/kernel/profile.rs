@@ -329,7 +329,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Drop for Started
 
 /// Opens and starts a group.
 // Linked once for all numbers of events, and for `start`.
-#[inline(never)] // 160 bytes of the glue.
 pub(super) fn begin<K: Kernel>(
     local: &mut LocalState<K>,
     events: &[Event],

@@ -129,7 +129,6 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     }
 
     /// Starts an event, and its group, none of which is enabled.
-    #[inline(never)]
     fn start_group(&self, first: EventId, now: u64) -> Result<(), EventsError> {
         // For all members before any of them starts, so that their times begin together.
         self.members(first).for_each(|(_, entry)| self.begin_time(entry, now));
