@@ -113,10 +113,10 @@ fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
 }
 
 #[library_benchmark]
-#[bench::one(args = (group(1, false)), config = at_most(4_230))]
+#[bench::one(args = (group(1, false)), config = at_most(4_240))]
 #[bench::four(args = (group(4, false)), config = at_most(11_417))]
 #[bench::eight(args = (group(8, false)), config = at_most(20_233))]
-fn start(bench: Bench<EventId>) -> Result<(), EventsError> {
+fn enable(bench: Bench<EventId>) -> Result<(), EventsError> {
     black_box(bench.session).enable(bench.of, 2)
 }
 
@@ -135,30 +135,30 @@ fn read(bench: Bench<EventId>) -> Result<usize, EventsError> {
 #[bench::one(args = (group(1, true)), config = at_most(1_079))]
 #[bench::four(args = (group(4, true)), config = at_most(3_754))]
 #[bench::eight(args = (group(8, true)), config = at_most(7_284))]
-fn stop(bench: Bench<EventId>) -> Result<(), EventsError> {
+fn disable(bench: Bench<EventId>) -> Result<(), EventsError> {
     black_box(bench.session).disable(bench.of, 2)
 }
 
 #[library_benchmark]
-#[bench::one(args = (turns(1)), config = at_most(6_039))]
-#[bench::four(args = (turns(4)), config = at_most(33_357))]
-#[bench::eight(args = (turns(8)), config = at_most(98_867))]
+#[bench::one(args = (turns(1)), config = at_most(6_073))]
+#[bench::four(args = (turns(4)), config = at_most(33_391))]
+#[bench::eight(args = (turns(8)), config = at_most(98_901))]
 fn rotate(bench: Bench<()>) -> Result<(), CounterError> {
     black_box(bench.session).rotate(2)
 }
 
 #[library_benchmark]
-#[bench::one(args = (thread(1, true)), config = at_most(881))]
-#[bench::four(args = (thread(4, true)), config = at_most(3_545))]
-#[bench::eight(args = (thread(8, true)), config = at_most(8_075))]
+#[bench::one(args = (thread(1, true)), config = at_most(880))]
+#[bench::four(args = (thread(4, true)), config = at_most(3_541))]
+#[bench::eight(args = (thread(8, true)), config = at_most(8_067))]
 fn switch_out(bench: Bench<&'static mut [ThreadEvent]>) -> Result<(), EventsError> {
     black_box(bench.session).switch_out(bench.of, 2, |_| ())
 }
 
 #[library_benchmark]
-#[bench::one(args = (thread(1, false)), config = at_most(4_863))]
-#[bench::four(args = (thread(4, false)), config = at_most(15_981))]
-#[bench::eight(args = (thread(8, false)), config = at_most(36_321))]
+#[bench::one(args = (thread(1, false)), config = at_most(4_894))]
+#[bench::four(args = (thread(4, false)), config = at_most(16_003))]
+#[bench::eight(args = (thread(8, false)), config = at_most(36_331))]
 fn switch_in(bench: Bench<&'static mut [ThreadEvent]>) -> Result<(), EventsError> {
     black_box(bench.session).switch_in(bench.unit, bench.of, 3)
 }
@@ -173,14 +173,14 @@ fn happened(bench: Bench<EventId>) {
 }
 
 #[library_benchmark]
-#[bench::moves_seven(args = (chain()), config = at_most(33_058))]
+#[bench::moves_seven(args = (chain()), config = at_most(33_069))]
 fn worst(bench: Bench<EventId>) -> Result<(), EventsError> {
     black_box(bench.session).enable(bench.of, 2)
 }
 
 library_benchmark_group!(
     name = operations,
-    benchmarks = [start, read, stop, rotate, switch_out, switch_in, happened, worst]
+    benchmarks = [enable, read, disable, rotate, switch_out, switch_in, happened, worst]
 );
 
 main!(library_benchmark_groups = operations);
