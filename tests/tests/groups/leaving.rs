@@ -34,7 +34,8 @@ fn scene(
 /// As in a rotation, an overflow that is pending is reported at the event's next occurrence.
 #[test]
 fn an_overflow_that_is_pending_as_the_group_leaves_is_reported_later() {
-    for processor in processors(Deviations::NONE) {
+    // Counters that freeze would stay frozen until the interrupt.
+    for processor in processors(Deviations::NONE).into_iter().filter(|of| !of.freezing) {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let seen = RefCell::new(vec![]);
         let mut counters = processor.take(&mock, &memory, &table);
