@@ -4,7 +4,8 @@ use core::cell::RefCell;
 
 use pmu_core::facility::SoftwareEvents;
 use pmu_core::{
-    CounterSession, CounterSet, Event, EventCount, EventId, EventStatus, Events, SoftwareEvent, service,
+    CounterSession, CounterSet, Event, EventCount, EventId, EventStatus, Events, SoftwareEvent,
+    service,
 };
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
@@ -72,7 +73,10 @@ fn a_group_that_cannot_leave_its_counters_is_not_disabled() {
             }
             if enabled.is_err() {
                 let on = [0, 1].map(|member| counters.event_status(ids[member]).unwrap());
-                assert!(!on.contains(&EventStatus::Off), "{processor:?}, {access}: {enabled:?} {on:?}");
+                assert!(
+                    !on.contains(&EventStatus::Off),
+                    "{processor:?}, {access}: {enabled:?} {on:?}"
+                );
             }
             counters.reprogram(|o| panic!("{o:?}")).unwrap();
             counters.restart_faulted(20).unwrap();

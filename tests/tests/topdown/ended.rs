@@ -25,7 +25,8 @@ fn of(value: u64, enabled: u64, running: u64) -> EventCount {
 fn the_last_counts_of_a_group_have_the_parts() {
     for processor in processors() {
         counting!(processor => mock, kernel, session);
-        let group = session.start(&kernel.counters, &[slots(), part(0), part(1), branch()], 0).unwrap();
+        let group =
+            session.start(&kernel.counters, &[slots(), part(0), part(1), branch()], 0).unwrap();
         pass(&mock, 2550, MIXES[1]);
         branches(&mock, 7);
         let mut counts = [EventCount::default(); 4];
