@@ -1,5 +1,6 @@
 //! Branch records: formats, detection, the recorder of a task, and samples of the counters' interrupt.
 
+mod anew;
 mod as_plain;
 mod asked;
 mod call_chains;

@@ -7,6 +7,7 @@ mod closed;
 mod exclusive;
 mod extra;
 mod joined;
+mod leaving;
 mod members;
 mod parts;
 mod together;

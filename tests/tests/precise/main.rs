@@ -30,5 +30,6 @@ mod scene;
 mod support;
 mod throttled;
 mod trace_interrupted;
+mod unopened;
 mod windows;
 mod with_branches;

@@ -3,6 +3,7 @@
 mod closed;
 mod detection;
 mod disturbed;
+mod ended;
 mod model;
 mod names;
 mod registers;

@@ -269,7 +269,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     }
 
     /// Gives the parts of an event its times.
-    fn give_times(&self, event: EventId) {
+    pub(crate) fn give_times(&self, event: EventId) {
         if let Some(entry) = self.table().entry(event) {
             Division::parts_of(self.table(), event).for_each(|(_, part)| part.take_times(entry));
         }

@@ -403,6 +403,11 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
                 EventsError::add(&mut outcome, bit_of_member(member), stopped);
             }
         }
+        if S::Facility::DIVIDES
+            && let Some(divided) = self.divided_of(event)
+        {
+            self.give_times(divided);
+        }
         // No event runs on them any more, so this enables them alone: simpler than `unpause`.
         let enabled = self.set_global_enable(paused).map_err(CounterError::faulted);
         EventsError::add(&mut outcome, 0, enabled);
