@@ -246,6 +246,10 @@ impl<R: Fn(Branch) + Copy> BranchTrace<R> {
     fn end<M: RegisterBackend>(&self, msr: &M, is_for_good: bool) -> Result<(), AccessFault> {
         let memory = self.memory;
         if !memory.is_taken() {
+            if is_for_good {
+                // A trace may have been asked for in a window that was forgotten.
+                memory.withdraw();
+            }
             return Ok(());
         }
         if memory.mode() != 0 || !memory.is_known() {

@@ -28,8 +28,8 @@
 //! A page is valid for one thread on one processor, while the event stays on the same counter. In each of the following
 //! cases the kernel calls [`publish`](UserPage::publish) or [`hide`](UserPage::hide) before the thread next executes in
 //! user mode:
-//! - after it opened, started, stopped or closed the event;
-//! - after it started *another* event, or called [`rotate`](pmu_core::CounterSession::rotate): either call may move the
+//! - after it opened, enabled, disabled or closed the event;
+//! - after it enabled *another* event, or called [`rotate`](pmu_core::CounterSession::rotate): either call may move the
 //!   event to another counter;
 //! - after [`reprogram`](pmu_core::CounterSession::reprogram), [`apply_period`](pmu_core::CounterSession::apply_period)
 //!   and the end of a [window](pmu_core::lending::CounterWindow): the counter may start again from another value;

@@ -145,7 +145,7 @@ impl Watchdog {
     /// so the processor is never reported as stuck at the first overflow of the event.
     ///
     /// # Context
-    /// Task, on the watchdog's processor, before the event is started.
+    /// Task, on the watchdog's processor, before the event is enabled.
     pub fn watch(&self, event: EventId) {
         let place = event.index().map_or(0, |place| place as u32 + 1);
         // First: the event may interrupt before the first tick.
@@ -154,7 +154,7 @@ impl Watchdog {
     }
 
     /// Returns whether the watched event has no counter. The watchdog then cannot detect a stuck processor. An event
-    /// has no counter before it is started, or after its counter failed. `memory` is the memory of this processor's
+    /// has no counter before it is enabled, or after its counter failed. `memory` is the memory of this processor's
     /// counters.
     ///
     /// A kernel calls this after [`service`](pmu_core::service) failed. To move the watchdog to another counter, a task

@@ -105,6 +105,12 @@ impl Branches<'_> {
         if self.memory.mode() & CLEAR != 0 {
             return Ok(0);
         }
+        // A call stack begins anew if an interrupt could not start its recording again.
+        if self.memory.mode() & (STACK | STALE) == STACK | STALE
+            && self.unit.clear_records(msr).is_ok()
+        {
+            self.memory.clear_mode(STALE);
+        }
         let started = self.unit.start(msr, self.memory.control.load(Relaxed));
         match started {
             Err(_) => {

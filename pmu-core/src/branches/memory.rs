@@ -186,7 +186,8 @@ impl BranchMemory {
     /// switched and as events start and stop.
     ///
     /// A call stack begins anew, too, if a register access failed, or if the event was on no counter as its thread left
-    /// or came. A memory may pass to another thread as it is: an event that was on no processor yet begins anew.
+    /// or came. A memory may pass to a new thread as it is: an event that was on no processor yet begins anew. A thread
+    /// that is switched out keeps its memory.
     ///
     /// ```
     /// use pmu_core::branches::{BranchMemory, BranchSlot};

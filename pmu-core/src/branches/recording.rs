@@ -394,6 +394,7 @@ impl BranchUnit {
 
     /// Clears all records while the recording is stopped; also while the processor records, if it has a register for
     /// the depth. Each record is tried, also after a fault.
+    #[inline(never)] // 400 bytes of the Hermit-like glue, at `opt-level` 3.
     pub(crate) fn clear_records(&self, msr: &impl RegisterBackend) -> Result<(), AccessFault> {
         if let Some(depth) = self.registers().depth {
             // On architectural LBRs, a write of the depth clears all records.

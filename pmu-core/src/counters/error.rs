@@ -129,8 +129,8 @@ pub enum CounterError {
     /// The event has no period, because it does not interrupt.
     #[error("{0} does not interrupt")]
     NoPeriod(EventId),
-    /// The event is enabled, or is on a processor with its thread.
-    #[error("{0} is enabled")]
+    /// The event, or its group, is to be disabled before, or its thread is to be switched out.
+    #[error("{0} is enabled, or on a processor")]
     IsEnabled(EventId),
     /// The event is not enabled.
     #[error("{0} is not enabled")]
@@ -192,7 +192,7 @@ pub enum CounterError {
 /// use pmu_core::error::ServiceError;
 /// use pmu_core::interrupt::Serviced;
 /// use pmu_core::access::{AccessErrorKind, AccessFault, AccessOperation};
-/// /// Returns the interrupt's claim, and the faulted counters. A task then calls `reprogram`, or starts the events of
+/// /// Returns the interrupt's claim, and the faulted counters. A task then calls `reprogram`, or enables the events of
 /// /// these counters on other counters.
 /// fn outcome(serviced: Result<Serviced, ServiceError>) -> (Claim, CounterSet) {
 ///     match serviced {
@@ -280,7 +280,7 @@ pub struct EventsError {
     /// Mask of the events that failed: bit *n* stands for the event at index *n* of the given slice, or of the group in
     /// its [order](crate::CounterSession::group_events); an event that was to join it is behind the others. Bit 63
     /// stands for all events from index 63 on. These failures set no bit:
-    /// - The failure concerns the group as a whole, or a register access failed while the group was started.
+    /// - The failure concerns the group as a whole, or a register access failed while the group was enabled.
     /// - The session could not pause the groups' counters for a switch, or could not resume these counters afterwards.
     /// - An event that is not in the slice waited on this processor for a counter, and could not be put on a free
     ///   counter.

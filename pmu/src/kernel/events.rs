@@ -99,7 +99,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// count, it is not opened.
     ///
     /// # Errors
-    /// Those of [`open_group`](Self::open_group) and [`enable`](Self::enable).
+    /// Those of [`open_group`](Self::open_group). [`Events`](PmuError::Events) also says for which event there is no
+    /// counter, and that an access to a register failed.
     pub fn start_group<const C: usize>(
         &'static self,
         events: &[Event; C],

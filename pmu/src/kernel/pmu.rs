@@ -243,10 +243,10 @@ pub enum PmuError {
     /// processor's counters.
     #[error("{0}")]
     Interface(#[source] InterfaceError),
-    /// An event could not be opened, started, stopped or read.
+    /// An event could not be opened, enabled, disabled or read.
     #[error("{0}")]
     Counters(#[source] CounterError),
-    /// A group of events could not be opened, started or read, or some events of a thread could not be switched in or
+    /// A group of events could not be opened, enabled or read, or some events of a thread could not be switched in or
     /// out.
     #[error("{0}")]
     Events(#[source] EventsError),

@@ -224,7 +224,8 @@ pub unsafe trait Kernel: Sized + 'static {
     /// # For implementers
     /// Each thread has a memory of its own, which its events may share. No event of another thread has their tags; what
     /// a thread [inherits](crate::ThreadEvent::inherit) has tags of its own, or no memory. Otherwise a sample may have
-    /// the other thread's call stack. A memory need not be cleared before it is another thread's.
+    /// the other thread's call stack. A memory need not be cleared before it is a new thread's, and stays the memory of a
+    /// thread that is switched out.
     ///
     /// # Context
     /// Task, pinned, or the interrupt in which the scheduler switches.
@@ -263,7 +264,7 @@ pub unsafe trait Kernel: Sized + 'static {
     }
 
     /// Returns the present time of the kernel's clock, in nanoseconds. With this clock, `Pmu` measures for how long an
-    /// event was started, and for how long it was on a counter, and keeps an event's
+    /// event was enabled, and for how long it was on a counter, and keeps an event's
     /// [frequency](pmu_core::Event::at_frequency). The default implementation, for a kernel without a clock, returns 0:
     /// the period of an event with a frequency then follows its count per [`TICK`](Self::TICK) alone.
     ///

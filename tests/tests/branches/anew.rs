@@ -1,4 +1,5 @@
-//! A call stack whose recording an interrupt could not start again begins anew: later samples have what was called since.
+//! A call stack whose recording an interrupt could not start again begins anew: later samples have what was called
+//! since.
 
 use core::cell::RefCell;
 

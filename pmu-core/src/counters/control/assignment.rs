@@ -20,17 +20,27 @@ use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::platform::Hardware;
 use crate::profile::event_source::EventSource;
 
+/// Change that an assignment makes for an event and its group.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// None of them is on a counter.
+    Start,
+    /// Some of them are on counters, and may move.
+    Join,
+    /// Those that are on counters leave them.
+    Leave,
+}
+
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Plans counters for an event and its group, all of them or none, and applies the plan. Other events move where
     /// that makes room. Rotating events whose share is at least `great` may lose their counters: the greatest share
     /// first, and of equal shares the event that has had its counter longest. With `None` no event loses its counter.
-    /// `joins`: some events of the group are on counters, and may move, too.
     #[inline(never)] // 34 bytes of events alone.
     pub(crate) fn assign(
         &self,
         event: EventId,
         great: Option<u32>,
-        joins: bool,
+        change: Change,
     ) -> Result<(), PlacementError> {
         let started = self.start_in_software(event);
         if started.map_err(|reason| PlacementError { event, reason })? {
@@ -39,10 +49,12 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         self.get_ready(event)?;
         let mut planner = self.planner();
         self.present(&mut planner.plan);
-        if joins {
+        if change != Change::Start {
             self.table().with_group(event).for_each(|event| planner.plan.remove(event));
         }
-        self.plan_beside(&mut planner, event, great)?;
+        if change != Change::Leave {
+            self.plan_beside(&mut planner, event, great)?;
+        }
         self.apply(&mut planner).map_err(|reason| PlacementError { event, reason })
     }
 

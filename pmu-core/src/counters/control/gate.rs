@@ -124,7 +124,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// **Every** counter of the processor is frozen, including counters of other owners. From the interrupt until the
     /// acknowledgement, no counter of the processor counts.
     ///
-    /// Call this before the first event is started, and before a performance interrupt can come.
+    /// Call this before the first event is enabled, and before a performance interrupt can come.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, Hardware};

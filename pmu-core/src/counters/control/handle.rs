@@ -28,8 +28,8 @@ use crate::profile::event_source::{
     EventSource, opens_events, registers_of, row_event_bit, row_period, row_select,
 };
 
-/// The control handle of one processor's counters: opens, starts, stops and reads events, and switches threads' events
-/// in and out.
+/// The control handle of one processor's counters: opens, enables, disables and reads events, and switches threads'
+/// events in and out.
 ///
 /// The session cannot move to another thread. Before dropping a session, call [`shut_down`](Self::shut_down) on its
 /// processor. Dropping a session accesses no register. The counters of a session that was not shut down keep running,
@@ -345,13 +345,13 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventId, EventSource, Hardware};
-    /// /// Returns the started events that wait for their turn.
+    /// /// Returns the enabled events that wait for their turn.
     /// fn waiting<'e, S: EventSource, H: Hardware>(
     ///     counters: &'e CounterSession<'_, S, H>,
     ///     events: &'e [EventId],
     /// ) -> impl Iterator<Item = EventId> + 'e {
-    ///     let started = events.iter().copied().filter(|event| counters.is_enabled(*event));
-    ///     started.filter(|event| counters.counter_of(*event).is_none())
+    ///     let enabled = events.iter().copied().filter(|event| counters.is_enabled(*event));
+    ///     enabled.filter(|event| counters.counter_of(*event).is_none())
     /// }
     /// ```
     // Linked once: each operation on an event looks for its counter.

@@ -33,7 +33,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     ///
     /// The call does not start events that were not running, or counters that were [saved](Self::save). Events can use
     /// faulted counters again, but the events that were on these counters do not run. A
-    /// [rotating](crate::Event::rotating) event waits for its turn. A non-rotating event is started again by
+    /// [rotating](crate::Event::rotating) event waits for its turn. A non-rotating event is enabled again by
     /// [`restart_faulted`](Self::restart_faulted).
     ///
     /// ```

@@ -1,6 +1,7 @@
 //! One counter: programmed for an event, running, released.
 
 use crate::access::backend::AccessFault;
+use crate::counters::control::assignment::Change;
 use crate::counters::control::handle::{CounterSession, marked_faulted};
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
@@ -264,7 +265,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
             let counter = self.free_counter(CounterSet::GENERAL)?;
             return self.run(counter, event);
         }
-        self.assign(event, Some(0), false).map_err(|unplaced| unplaced.reason)
+        self.assign(event, Some(0), Change::Start).map_err(|unplaced| unplaced.reason)
     }
 
     /// Stops the counter of a row's event. An overflow that is pending is dropped.

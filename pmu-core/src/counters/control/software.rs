@@ -89,7 +89,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         Ok(true)
     }
 
-    /// Lets the software events of a group that is started wait for its counters.
+    /// Lets the software events of a group that is enabled wait for its counters.
     #[inline(always)]
     pub(crate) fn await_group(&self, event: EventId) {
         if S::Facility::SOFTWARE {
@@ -129,7 +129,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         }
     }
 
-    /// Lets the software events that are started follow the events of their groups that take counters.
+    /// Lets the software events that are enabled follow the events of their groups that take counters.
     #[inline(always)]
     pub(crate) fn settle_software(&self) {
         if S::Facility::SOFTWARE {
@@ -151,7 +151,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
             };
             let leads = self.table().opened().find(counted);
             let follows = match leads.map(|(event, leads)| (event, leads.state())) {
-                // A task starts it again.
+                // A task enables it again.
                 _ if state == EventState::Refused => state,
                 // Without what takes a counter in its group, of which a part is elsewhere, it does not count.
                 None if self.check_whole(event).is_err() => state,

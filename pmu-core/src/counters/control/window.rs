@@ -20,7 +20,7 @@ use crate::platform::Hardware;
 use crate::profile::event_source::EventSource;
 
 /// The time during which a session's counters are [lent](CounterSession::lend) to a borrower, such as a hypervisor.
-/// The window borrows the session, so that no event can be started, stopped or read until the window ends.
+/// The window borrows the session, so that no event can be enabled, disabled or read until the window ends.
 ///
 /// Call [`end`](Self::end) on every path, also before an early return by `?`. Dropping a window without `end` accesses
 /// no register, and leaves the counters lent:

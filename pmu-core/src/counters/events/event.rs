@@ -319,7 +319,7 @@ impl Event {
     /// [`rotate`](crate::CounterSession::rotate) exchanges running and waiting events.
     ///
     /// If no counter is free, a non-rotating event takes the counter of a rotating event. The non-rotating event keeps
-    /// this counter until it is stopped, or until its thread is switched out. All rotating events of the processor and
+    /// this counter until it is disabled, or until its thread is switched out. All rotating events of the processor and
     /// of its threads share the remaining counters. In the long run, rotating events that can use the same counters get
     /// equal [shares](crate::CounterSession::rotate).
     ///

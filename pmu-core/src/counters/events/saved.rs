@@ -263,9 +263,9 @@ impl SavedEvent {
         Membership::unpack(self.membership).name()
     }
 
-    /// Creates a stopped event that is on no processor. The call needs no counter, table or session. `unit` describes a
-    /// processor that can count the event. By default, a [raw](Event::raw) event is counted only on the
-    /// [type of core](CounterUnit::core_type) of `unit`.
+    /// Creates a disabled event that is on no processor. The call needs no counter, table or session. `unit` describes
+    /// a processor that can count the event. By default, a [raw](Event::raw) event is counted only on the [type of
+    /// core](CounterUnit::core_type) of `unit`.
     ///
     /// The call does not know the facilities of a session. It accepts an event that is [precise](Event::precise), has
     /// [branches](Event::with_branches) or is to be [reloaded](Event::reloaded_by), and the event is not counted on a
@@ -317,7 +317,7 @@ impl SavedEvent {
     /// Makes a group of `events`, which are then counted together or not at all. Pass all events of the group to
     /// [`switch_in`](crate::CounterSession::switch_in) in one call. The first event decides whether the group
     /// [rotates](Event::rotating), whether it is [exclusive](Event::exclusive), and whether it is to be enabled. An
-    /// event other than the first stays stopped if it is [disabled](Self::disabled). Events that belong to another
+    /// event other than the first stays so if it is [disabled](Self::disabled). Events that belong to another
     /// group leave that group.
     ///
     /// This call does not check whether a processor's counters can count the whole group. If the counters cannot,

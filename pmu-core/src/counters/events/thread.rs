@@ -68,7 +68,7 @@ impl ThreadEvent {
     /// event takes the first [unused](Self::Unused) place of `events` behind the group's events; the result is its
     /// index. If the other event is in no group, it becomes the first event of a new one. The group decides whether the
     /// event rotates, whether it is exclusive, and whether it is to be enabled; a [disabled](SavedEvent::disabled)
-    /// event stays stopped.
+    /// event stays disabled.
     ///
     /// The thread is on no processor: a task that adds to its own events switches them out before, and in afterwards,
     /// without a pause in between in which another task runs.
@@ -191,7 +191,7 @@ impl ThreadEvent {
     }
 
     /// Disables an event of a thread that is on no processor, as `PERF_EVENT_IOC_DISABLE` does. Its count stays. For
-    /// the first event of a group, stops the group.
+    /// the first event of a group, disables the group.
     ///
     /// # Errors
     /// As [`enable`](Self::enable).

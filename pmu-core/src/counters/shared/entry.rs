@@ -31,8 +31,8 @@ use crate::precise::request::PackedPrecise;
 ///    └──────────────┴───────────┘ stop, from each of these; close and switch out, too
 /// ```
 ///
-/// An event whose counter faulted stays `Counting`, on no counter, until a task starts or stops it. If it faulted as
-/// the tick began a period, it is `Refused`.
+/// An event whose counter faulted stays `Counting`, on no counter, until a task enables or disables it. If it faulted
+/// as the tick began a period, it is `Refused`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventState {
     /// The entry is free.
@@ -320,7 +320,7 @@ impl EventEntry {
         self.period.recorded(reloaded, self.rate.is_throttled())
     }
 
-    /// Silences the event until it is started again. A tick that comes meanwhile may let it go on if it was throttled.
+    /// Silences the event until it is enabled again. A tick that comes meanwhile may let it go on if it was throttled.
     pub(crate) fn silence(&self) {
         self.period.silence();
         while self.rate.is_throttled() {
@@ -404,7 +404,7 @@ impl EventEntry {
         [recent(&self.enabled, enabled), recent(&self.running, running)]
     }
 
-    /// Forgets a 16th of the recent times of a started event, so that about 16 rotations count. Without a clock, adds
+    /// Forgets a 16th of the recent times of an enabled event, so that about 16 rotations count. Without a clock, adds
     /// a unit of time first.
     pub(crate) fn forget(&self, has_clock: bool, runs: bool) {
         if !matches!(self.state(), EventState::Waiting | EventState::Counting) {
@@ -419,8 +419,8 @@ impl EventEntry {
         }
     }
 
-    /// Returns the event's share, in units of 2⁻³¹: the part of its recent started time in which it was on a counter.
-    /// The share of an event that was not started recently is 1.
+    /// Returns the event's share, in units of 2⁻³¹: the part of its recent enabled time in which it was on a counter.
+    /// The share of an event that was not enabled recently is 1.
     #[inline(never)] // 112 bytes of the glue.
     pub(crate) fn share(&self) -> u32 {
         let [enabled, running] = self.recent();

@@ -33,8 +33,8 @@ impl EventTable {
 }
 
 impl EventState {
-    /// Returns the state of a started software event whose group has lost a counter: a rotation gives the group
-    /// another one if it rotates, and otherwise a task starts it again.
+    /// Returns the state of an enabled software event whose group has lost a counter: a rotation gives the group
+    /// another one if it rotates, and otherwise a task enables it again.
     pub(crate) fn lost(entry: &EventEntry) -> Self {
         if entry.rotates() { Self::Waiting } else { Self::Refused }
     }

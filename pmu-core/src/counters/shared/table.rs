@@ -128,13 +128,13 @@ impl EventTable {
     /// Sets the period of an opened event that interrupts. The new period begins at the event's next overflow. If the
     /// handler of the event's own overflow makes this call, the new period begins at this overflow. A task can make a
     /// shorter period begin earlier: if the new period is shorter than the remainder of the old period, the new period
-    /// begins when a task stops and starts the event.
+    /// begins when a task disables and enables the event.
     ///
     /// A throttled event stays throttled until the next [tick](crate::CounterSession::tick), and then has the period.
     ///
     /// If this call follows [`stop_reporting`](Self::stop_reporting) within the handler of the event's overflow, the
     /// event goes on reporting. After the handler, no period is under way that ends. The new period then begins only
-    /// when a task starts the event, or when the event is next put on a counter. To begin the period at once, a task
+    /// when a task enables the event, or when the event is next put on a counter. To begin the period at once, a task
     /// calls [`apply_period`](crate::CounterSession::apply_period).
     ///
     /// ```

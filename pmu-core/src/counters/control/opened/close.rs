@@ -69,7 +69,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// ```
     ///
     /// # Errors
-    /// - The errors of [`close`](Self::close).
+    /// - The errors of [`close`](Self::close). The counts of a second attempt lack what was lost.
     /// - [`CounterLost`](CounterError::CounterLost), [`NoTotal`](CounterError::NoTotal): the group is closed, but has
     ///   no count of the events that the error names.
     pub fn close_group(
@@ -120,8 +120,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Closes one event, as Linux closes the file of one; the other events of its group stay as they are, and those
     /// that count go on without a gap. Returns the event's last count.
     ///
-    /// - If the event is the first of its group, the others are in no group afterwards. Those that were not started, or
-    ///   were disabled, are stopped. Where some of them need each other, all of them stay a group.
+    /// - If the event is the first of its group, the others are in no group afterwards. Those that were disabled
+    ///   stay so. Where some of them need each other, all of them stay a group.
     /// - What needs the event is closed with it: of issue slots their parts, of an event that a
     ///   [latency](crate::Event::latency_at_least) needs beside it the event with the latency, and in a group with
     ///   events that are [reloaded](crate::Event::reloaded_by) all of them.

@@ -16,7 +16,7 @@ use crate::platform::Hardware;
 use crate::profile::event_source::EventSource;
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
-    /// Opens events, which are counted together or not at all, but does not start them. Returns the first one, which
+    /// Opens events, which are counted together or not at all, but does not enable them. Returns the first one, which
     /// leads the group; [`group_events`](Self::group_events) returns the others. A single event is a group of one.
     /// `processor` describes the events and counters of the processor that executes the call.
     ///

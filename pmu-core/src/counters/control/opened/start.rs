@@ -1,5 +1,6 @@
 //! Events and their groups are enabled and disabled, also one event of a group that goes on.
 
+use crate::counters::control::assignment::Change;
 use crate::counters::control::assignment::plan::PlacementError;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::{CounterError, EventsError, bit_of_member};
@@ -105,7 +106,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// ```
     ///
     /// # Errors
-    /// The event, or the group of which it is the first, stays disabled.
+    /// The event, or the group of which it is the first, stays disabled. The others of its group go on, unless a fault
+    /// of their counters is the reason: see [`restart_faulted`](Self::restart_faulted).
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent), [`GroupElsewhere`](CounterError::GroupElsewhere).
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse),
     ///   [`BranchFilterInUse`](CounterError::BranchFilterInUse): the events find too few counters or extra registers,
@@ -168,7 +170,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Starts an event that was just opened, and does not rotate, like [`enable`](Self::enable), on less stack.
     pub(crate) fn start_added(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         self.begin_time(self.entry(event)?, now);
-        self.assign(event, Some(0), false).map_err(|unplaced| unplaced.reason)
+        self.assign(event, Some(0), Change::Start).map_err(|unplaced| unplaced.reason)
     }
 
     /// [Enables](Self::enable) an opened event on a free counter that can count it. No other event moves to another
@@ -252,7 +254,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         // One of them may have to give way.
         self.add_times(now);
         self.await_group(event);
-        let mut outcome = self.assign(event, (!rotates).then_some(0), false);
+        let mut outcome = self.assign(event, (!rotates).then_some(0), Change::Start);
         let waits = rotates && outcome.is_err_and(|unplaced| unplaced.reason.is_no_room());
         if outcome.is_err() {
             if S::Facility::OFFERS {
@@ -442,14 +444,14 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         let rotates = self.entry(first)?.rotates();
         // The group is placed again as a whole: it counts together, or not at all.
         let state = if self.is_countable(first) {
-            match self.assign(first, (!rotates).then_some(0), true) {
+            match self.assign(first, (!rotates).then_some(0), Change::Join) {
                 Err(unplaced) if rotates && unplaced.reason.is_no_room() => EventState::Waiting,
                 placed => return placed.map_err(|unplaced| unplaced.reason),
             }
         } else {
             EventState::Uncountable
         };
-        self.stop_those_here(first, now)?;
+        self.assign(first, None, Change::Leave).map_err(|unplaced| unplaced.reason)?;
         self.change_group(first, state);
         Ok(())
     }

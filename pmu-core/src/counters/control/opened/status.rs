@@ -14,20 +14,20 @@ use crate::profile::event_source::EventSource;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum EventStatus {
-    /// The event is not started.
+    /// The event is disabled.
     Off,
-    /// The event is started, but not counted at present, for one of these reasons:
+    /// The event is enabled, but not counted at present, for one of these reasons:
     /// - The event waits until [`rotate`](crate::CounterSession::rotate) puts it on a counter.
     /// - This processor cannot count the event, or cannot count another event of the event's group.
     Inactive,
-    /// The event is started, and runs on this counter: [`SOFTWARE`](CounterId::SOFTWARE) if the kernel's calls count
+    /// The event is enabled, and runs on this counter: [`SOFTWARE`](CounterId::SOFTWARE) if the kernel's calls count
     /// it.
     Active(CounterId),
-    /// The event was started, but is no longer counted, for one of these reasons:
+    /// The event was enabled, but is no longer counted, for one of these reasons:
     /// - The event's counter faulted.
     /// - The event found no counter, and does not [rotate](crate::Event::rotating).
     ///
-    /// This state ends when a task starts the event again, or stops the event.
+    /// This state ends when a task enables the event again, or disables it.
     Error,
 }
 
@@ -115,7 +115,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// the call costs one RDPMC.
     ///
     /// For an event on a counter, the data is valid until one of the following happens:
-    /// - An operation starts, stops, moves or closes the event. [`enable`](Self::enable) of *another* event
+    /// - An operation enables, disables, moves or closes the event. [`enable`](Self::enable) of *another* event
     ///   and [`rotate`](Self::rotate) may also move this event.
     /// - A performance interrupt of the processor is serviced. [`service`](crate::service()) may reload the counter of
     ///   an event with a period. On a processor without an overflow status, `service` may reload the counter of any

@@ -1,5 +1,6 @@
 //! Rotation: events that take turns where there are too few counters.
 
+use crate::counters::control::assignment::Change;
 use crate::counters::control::assignment::plan::PlacementError;
 use crate::counters::control::assignment::planner::Planner;
 use crate::counters::control::handle::CounterSession;
@@ -41,7 +42,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     ///
     /// If the counter of a rotating event [faults](CounterError::StateUnknown), the event waits until a rotation gives
     /// it another counter. The count since the counter's last interrupt is lost. If the counter of a non-rotating event
-    /// faults, the event stops, and a task has to start the event again.
+    /// faults, the event stops, and a task has to enable the event again.
     ///
     /// If an event loses its counter while an overflow is pending, the overflow is reported later: at the event's first
     /// occurrence on its next counter.
@@ -108,7 +109,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// # Errors
     /// Returns the first failure of a register access. For all events that do not need the failed register, the call
     /// has done everything. An event that failed to begin its period leaves its counter with its group. If it rotates,
-    /// it waits for a counter; otherwise its [status](Self::event_status) is an error, and a task starts it again. An
+    /// it waits for a counter; otherwise its [status](Self::event_status) is an error, and a task enables it again. An
     /// event that stays throttled is tried again at the next tick.
     pub fn tick(
         &mut self,
@@ -181,7 +182,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     ) {
         let mut line = Serving::new(begun);
         while let Some(next) = self.next_to_place(thread, &mut line) {
-            let placed = self.assign(next.event, next.takes, false);
+            let placed = self.assign(next.event, next.takes, Change::Start);
             self.note_unplaced(&next, placed.map_err(|unplaced| unplaced.reason), outcome);
         }
     }

@@ -234,7 +234,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
 pub(crate) type Values = [u64; MAX_COUNTERS];
 
 impl<S: EventSource, H: Hardware> CounterWindow<'_, '_, S, H> {
-    /// Adds the window's time, up to `now`, to the `enabled` times of started events. The call leaves out events that
+    /// Adds the window's time, up to `now`, to the `enabled` times of enabled events. The call leaves out events that
     /// count only [outside guests](crate::Event::outside_guests). Call this before [`end`](Self::end). No register is
     /// accessed.
     ///
