@@ -224,8 +224,8 @@ pub unsafe trait Kernel: Sized + 'static {
     /// # For implementers
     /// Each thread has a memory of its own, which its events may share. No event of another thread has their tags; what
     /// a thread [inherits](crate::ThreadEvent::inherit) has tags of its own, or no memory. Otherwise a sample may have
-    /// the other thread's call stack. A memory need not be cleared before it is a new thread's, and stays the memory of a
-    /// thread that is switched out.
+    /// the other thread's call stack. A memory need not be cleared before it is a new thread's, and stays the memory of
+    /// a thread that is switched out.
     ///
     /// # Context
     /// Task, pinned, or the interrupt in which the scheduler switches.
