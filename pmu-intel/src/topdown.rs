@@ -53,9 +53,8 @@ const METRICS: u64 = 1 << 48;
 ///     let group = counters.start(unit.counters(), &events, 0)?;
 ///     function();
 ///     let mut counts = [EventCount::default(); 9];
-///     let counted = counters.read_group(group, 0, &mut counts);
-///     counters.close(group, 0)?; // also after an error
-///     let counts = unit.counts(&counts[..counted?]);
+///     let counted = counters.close_group(group, 0, &mut counts)?;
+///     let counts = unit.counts(&counts[..counted]);
 ///     Ok(counts.per_mille(TopDownPart::Retiring))
 /// }
 /// ```

@@ -24,8 +24,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// [exclusive](Event::exclusive).
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, CounterUnit, Event, EventCount, EventId, EventSource, GenericEvent, Hardware};
-    /// # use pmu_core::error::{CounterError, EventsError};
+    /// # use pmu_core::{CounterSession, CounterUnit, Event, EventId, EventSource, GenericEvent, Hardware};
+    /// # use pmu_core::error::EventsError;
     /// /// Opens a sampler of user mode's mispredicted branches. Its overflows carry the sampler's number.
     /// fn sample<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
@@ -34,24 +34,6 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// ) -> Result<EventId, EventsError> {
     ///     let event = Event::generic(GenericEvent::BranchMisses).user_only().every(100_003);
     ///     counters.open(this_processor, &[event.tagged(sampler)])
-    /// }
-    ///
-    /// /// Returns the instructions per thousand cycles of a function.
-    /// fn instructions_per_kilocycle<S: EventSource, H: Hardware>(
-    ///     counters: &mut CounterSession<'_, S, H>,
-    ///     unit: &CounterUnit,
-    ///     clock: impl Fn() -> u64,
-    ///     function: impl FnOnce(),
-    /// ) -> Result<Option<u64>, EventsError> {
-    ///     let events = [GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic);
-    ///     let group = counters.start(unit, &events, clock())?;
-    ///     function();
-    ///     let mut counts = [EventCount::default(); 2];
-    ///     let counted = counters.read_group(group, clock(), &mut counts);
-    ///     counters.close(group, clock())?;
-    ///     counted?;
-    ///     let [instructions, cycles] = counts.map(|count| count.value);
-    ///     Ok((instructions * 1000).checked_div(cycles))
     /// }
     /// ```
     ///
