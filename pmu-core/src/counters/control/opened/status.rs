@@ -63,6 +63,14 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         self.table().members(of)
     }
 
+    /// Returns whether this processor can count an event and its group.
+    #[inline(never)] // 96 bytes of the glue, at `opt-level` 3.
+    pub(crate) fn is_countable(&self, event: EventId) -> bool {
+        let mut entries =
+            self.table().with_group(event).filter_map(|event| self.table().entry(event));
+        entries.all(EventEntry::is_countable)
+    }
+
     /// Returns the events of an event's group, in the order of the slice that was passed to [`open`](Self::open) or
     /// [`switch_in`](Self::switch_in): first the one that leads the group. An event in no group is alone.
     ///

@@ -331,14 +331,6 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         let whole = grouped.map_or(Ok(event), |_| self.first_of(event));
         whole.map(|_| ()).map_err(|reason| PlacementError { event, reason })
     }
-
-    /// Returns whether this processor can count an event and its group.
-    #[inline(never)] // 96 bytes of the glue, at `opt-level` 3.
-    pub(crate) fn is_countable(&self, event: EventId) -> bool {
-        let mut entries =
-            self.table().with_group(event).filter_map(|event| self.table().entry(event));
-        entries.all(EventEntry::is_countable)
-    }
 }
 
 /// The waiting events, in the order of their turns.
