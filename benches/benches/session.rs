@@ -173,7 +173,7 @@ fn happened(bench: Bench<EventId>) {
 }
 
 #[library_benchmark]
-#[bench::moves_seven(args = (chain()), config = at_most(33_069))]
+#[bench::moves_seven(args = (chain()), config = at_most(33_070))]
 fn worst(bench: Bench<EventId>) -> Result<(), EventsError> {
     black_box(bench.session).enable(bench.of, 2)
 }
