@@ -35,7 +35,7 @@ impl Branches<'_> {
             }
             let tag = event.tag();
             if tag == before {
-                // It is the processor's: it goes on.
+                // The event is the processor's, and did not leave.
                 stacks.leaving = None;
             }
             let memory = self.memory_of(tag);

@@ -85,7 +85,7 @@ pub struct BranchTraces<const WORDS: usize = 8192> {
     memory: BranchTraceMemory<[AtomicU64; WORDS]>,
 }
 
-/// The processor's ability, and the function that gets the branches.
+/// Description of what the processor can trace, and the function that gets the traced branches.
 type Detected = (BranchTraceUnit, fn(Branch));
 
 impl<const WORDS: usize> Facilities for BranchTraces<WORDS> {

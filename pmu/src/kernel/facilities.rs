@@ -132,8 +132,8 @@ pub trait X86Facilities: Facilities {
         Err(NoFacility::NotDeclared)
     }
 
-    /// Returns the branch trace of the processor. From the first call on, it is in the type's
-    /// [facility](Facilities::facility).
+    /// Returns the branch trace of the processor. From the first call on, the type's
+    /// [facility](Facilities::facility) has the trace.
     ///
     /// # Errors
     /// The processor cannot trace branches, or the type does not.

@@ -421,7 +421,7 @@ fn a_call_stack_returns_as_a_whole_or_not_at_all() {
     }
 }
 
-/// Also if the kernel has memory for its tag.
+/// A call stack of the processor's own event, for whose tag the kernel even has a memory.
 #[test]
 fn the_call_stack_of_the_processors_event_begins_anew_at_each_switch() {
     for (of, filter) in with_stacks() {

@@ -27,7 +27,7 @@ type Mock = MockMsr<'static, 64>;
 /// Branches retired.
 const KINDS: [u8; 1] = [0xC4];
 const WORDS: usize = 1024;
-/// Branches until three quarters of the buffer, which has room for 341, are full.
+/// Number of branches that fill three quarters of a buffer with room for 341 branches.
 const THRESHOLD: usize = 256;
 const PHYSICAL: u64 = 0x10_0000;
 const PERIOD: u64 = 5_000;

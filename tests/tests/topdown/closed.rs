@@ -1,21 +1,8 @@
 //! One event of a group is closed that has issue slots and their parts.
 
-use pmu_core::registers::EventSelect;
-use pmu_core::{CounterSet, Event, EventCount};
+use pmu_core::EventCount;
 
 use crate::support::*;
-
-fn slots() -> Event {
-    Event::raw(EventSelect::from_bits(0x0400))
-}
-
-fn part(number: u64) -> Event {
-    Event::raw(EventSelect::from_bits(0x8000 | number << 8)).on(CounterSet::NONE)
-}
-
-fn branch() -> Event {
-    Event::raw(EventSelect::from_bits(0x00C4))
-}
 
 macro_rules! scene {
     ($processor:ident, $mock:ident, $kernel:ident, $session:ident, $events:expr, $group:ident, $ids:ident) => {

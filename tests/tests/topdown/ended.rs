@@ -1,21 +1,8 @@
 //! Groups with parts of issue slots, ended as wholes, or joined by an event without room.
 
-use pmu_core::registers::EventSelect;
-use pmu_core::{CounterSet, Event, EventCount};
+use pmu_core::{CounterSet, EventCount};
 
 use crate::support::*;
-
-fn slots() -> Event {
-    Event::raw(EventSelect::from_bits(0x0400))
-}
-
-fn part(number: u64) -> Event {
-    Event::raw(EventSelect::from_bits(0x8000 | number << 8)).on(CounterSet::NONE)
-}
-
-fn branch() -> Event {
-    Event::raw(EventSelect::from_bits(0x00C4))
-}
 
 fn of(value: u64, enabled: u64, running: u64) -> EventCount {
     EventCount { value, enabled, running }

@@ -6,7 +6,7 @@ use pmu_core::error::{CounterError, EventsError};
 use pmu_core::facility::DivisionMemory;
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::reading::sample_read;
-use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::registers::{EventSelect, MAX_COUNTERS};
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
     Claim, CounterSession, CounterSet, CounterUnit, Event, EventCount, EventId, Events, service,
@@ -24,6 +24,20 @@ pub(crate) type Session<'a, 'm> = CounterSession<'a, Source<'a>, &'m Mock<'m>>;
 /// Slots, and an event of a general counter beside them.
 pub(crate) const SLOTS: EventKey = EventKey::fixed(3).unwrap();
 pub(crate) const BRANCHES: EventKey = EventKey::general(0xC4, 0);
+
+/// Issue slots, of which events follow that are parts.
+pub(crate) fn slots() -> Event {
+    Event::raw(EventSelect::from_bits(0x0400))
+}
+
+/// A part of them, by its number in the register of the shares.
+pub(crate) fn part(number: u64) -> Event {
+    Event::raw(EventSelect::from_bits(0x8000 | number << 8)).on(CounterSet::NONE)
+}
+
+pub(crate) fn branch() -> Event {
+    Event::raw(EventSelect::from_bits(0x00C4))
+}
 
 /// All parts, in the order of the register's bytes.
 pub(crate) fn parts() -> impl Iterator<Item = TopDownPart> {

@@ -26,7 +26,7 @@ pub struct Sessions {
 /// Brings this processor up. This kernel has a machine of time alone for processors whose counters do not answer.
 ///
 /// # Errors
-/// Those of the counters, and that none of them answers.
+/// The errors of [`Pmu::processor_up`](pmu::Pmu::processor_up), and `Unresponsive` if no counter answers.
 pub fn processor_up() -> Result<(), PmuError> {
     let taken = PMU.processor_up(&snapshot())?;
     let declared = PMU.machine().map_or(CounterSet::NONE, |machine| machine.unit().counters());
