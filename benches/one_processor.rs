@@ -4,9 +4,10 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use pmu::apic::{ApicRegisters, Delivery, LvtEntry};
-use pmu::{Architecture, Kernel, Pmu, X86Kernel};
+use pmu::{Architecture, Kernel, Pmu, PmuSample, X86Kernel};
 use pmu_core::access::{CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate};
 use pmu_core::frame::PlainFrame;
+use pmu_core::interrupt::EventOverflow;
 use pmu_core::profile::KProfileSource;
 use pmu_core::x86::Snapshot;
 use pmu_core::x86::raw_cpuid::CpuIdResult;
@@ -68,7 +69,16 @@ impl ApicRegisters for Registers {
 }
 
 /// The kernel, with the hardware of an architecture beside its counters.
-pub struct OneProcessor<A>(PhantomData<fn() -> A>);
+pub struct OneProcessor<A, S = ()>(PhantomData<fn() -> (A, S)>);
+
+/// Receiver of the kernel's samples. `()` drops them.
+pub trait Sampled: 'static {
+    /// Takes a sample.
+    #[inline]
+    fn sampled(_: &EventOverflow) {}
+}
+
+impl Sampled for () {}
 
 /// A processor's number, as per-CPU data have it.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -80,7 +90,7 @@ pub fn number() -> usize {
 }
 
 // SAFETY: there is one processor, and one task.
-unsafe impl<A: Architecture<Processor = Snapshot>> Kernel for OneProcessor<A> {
+unsafe impl<A: Architecture<Processor = Snapshot>, S: Sampled> Kernel for OneProcessor<A, S> {
     type Registers = Registers;
     type Architecture = A;
     #[inline]
@@ -99,6 +109,10 @@ unsafe impl<A: Architecture<Processor = Snapshot>> Kernel for OneProcessor<A> {
         Registers.write_performance_entry(LvtEntry::new(Delivery::NON_MASKABLE, masked));
     }
     fn interrupt(_: usize) {}
+    #[inline]
+    fn sampled(sample: &PmuSample<'_, Self>) {
+        S::sampled(sample);
+    }
 }
 
 /// A kernel whose local APIC has extended entries, which are masked.
@@ -158,8 +172,8 @@ pub fn frame() -> PlainFrame {
 }
 
 /// A processor comes up, with a profile of a source; then its counter 0 overflows.
-pub fn profile<A: Architecture<Processor = Snapshot>>(
-    pmu: &'static Pmu<OneProcessor<A>, 4>,
+pub fn profile<A: Architecture<Processor = Snapshot>, S: Sampled>(
+    pmu: &'static Pmu<OneProcessor<A, S>, 4>,
 ) -> PlainFrame {
     pmu.processor_up(&snapshot()).unwrap();
     let object = ProfileObject::basic(Rules::LATEST, request(), &pmu.hardware()).unwrap();

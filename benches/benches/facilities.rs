@@ -2,7 +2,7 @@
 //! has it of a kernel with none, and with what one recorded. What a record costs is the difference of two numbers.
 
 use std::hint::black_box;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
@@ -11,10 +11,12 @@ use pmu::facilities::{
 };
 use pmu::{Pmu, X86};
 use pmu_benches::one_processor::{
-    COUNTERS, INTEL, Masked, OneProcessor, VERSION_4, at, frame, processor, profile, snapshot,
+    COUNTERS, INTEL, Masked, OneProcessor, Sampled, VERSION_4, at, frame, processor, profile,
+    snapshot,
 };
 use pmu_core::branches::BranchFilter;
 use pmu_core::frame::PlainFrame;
+use pmu_core::interrupt::EventOverflow;
 use pmu_core::precise::Precision;
 use pmu_core::x86::Snapshot;
 use pmu_core::{Claim, CounterSet, Event, GenericEvent};
@@ -24,7 +26,24 @@ type Everything = X86<
     Masked,
 >;
 
-static PMU: Pmu<OneProcessor<Everything>, 4> = Pmu::new();
+/// Counters whose samples are dropped, as in `kernel.rs`.
+static IDLE: Pmu<OneProcessor<Everything>, 4> = Pmu::new();
+
+static PMU: Pmu<OneProcessor<Everything, Seen>, 4> = Pmu::new();
+
+/// The samples that were taken, and their periods.
+static SEEN: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+struct Seen;
+
+impl Sampled for Seen {
+    #[inline]
+    fn sampled(overflow: &EventOverflow) {
+        let [samples, periods] = &SEEN;
+        samples.store(samples.load(Relaxed) + 1, Relaxed);
+        periods.store(periods.load(Relaxed) + overflow.period, Relaxed);
+    }
+}
 
 fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
     let mut callgrind = Callgrind::default();
@@ -118,19 +137,16 @@ fn branches(depth: u64) -> PlainFrame {
 }
 
 #[library_benchmark(config = at_most(360))]
-#[bench::version_4(profile(&PMU))]
+#[bench::version_4(profile(&IDLE))]
 fn idle(frame: PlainFrame) -> Claim {
-    PMU.interrupt(black_box(&frame), |_| ()).claim
+    IDLE.interrupt(black_box(&frame)).claim
 }
 
 /// An interrupt with this number of samples: with none, a benchmark would be a fast one.
 #[inline(always)]
-fn interrupt(frame: &PlainFrame, samples: u32) -> u64 {
-    let (mut seen, mut periods) = (0, 0);
-    let interrupted = PMU.interrupt(black_box(frame), |sample| {
-        seen += 1;
-        periods += sample.period;
-    });
+fn interrupt(frame: &PlainFrame, samples: u64) -> u64 {
+    let interrupted = PMU.interrupt(black_box(frame));
+    let [seen, periods] = SEEN.each_ref().map(|value| value.load(Relaxed));
     assert!(interrupted.error.is_none() && seen == samples, "{seen} samples");
     periods
 }
@@ -144,7 +160,7 @@ fn event(frame: PlainFrame) -> u64 {
 #[library_benchmark(config = at_most(6_820))]
 #[bench::one(precise(1), 1)]
 #[bench::nine(precise(9), 9)]
-fn precise_records(frame: PlainFrame, records: u32) -> u64 {
+fn precise_records(frame: PlainFrame, records: u64) -> u64 {
     interrupt(&frame, records)
 }
 

@@ -71,7 +71,7 @@ fn by_hand(frame: PlainFrame) -> Claim {
     .tool(Callgrind::default().hard_limits([(EventKind::Ir, 315)])))]
 #[bench::version_4(profile(&PMU))]
 fn by_pmu(frame: PlainFrame) -> Claim {
-    PMU.interrupt(black_box(&frame), |_| ()).claim
+    PMU.interrupt(black_box(&frame)).claim
 }
 
 library_benchmark_group!(name = interrupts, benchmarks = [by_hand, by_pmu]);

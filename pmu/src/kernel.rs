@@ -23,6 +23,7 @@ pub(crate) mod precise;
 mod processors;
 pub(crate) mod profile;
 pub(crate) mod required;
+pub(crate) mod sample;
 pub(crate) mod software;
 mod thread_events;
 pub(crate) mod top_down;

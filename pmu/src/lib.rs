@@ -17,12 +17,13 @@ mod watchdog;
 
 pub use kernel::architecture::{Architecture, Arm, X86, X86Kernel};
 pub use kernel::events::PmuEvent;
-pub use kernel::interrupt::{Interrupted, PmuSample};
+pub use kernel::interrupt::Interrupted;
 pub use kernel::pmu::{Pmu, PmuError};
 pub use kernel::profile::Profiled;
 pub use kernel::required::Kernel;
 #[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
 pub use kernel::required::native_msr;
+pub use kernel::sample::PmuSample;
 pub use machine::Machine;
 pub use pmu_amd as amd;
 pub use pmu_arm as arm;

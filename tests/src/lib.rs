@@ -13,6 +13,7 @@ mod processors;
 mod reason;
 mod register_file;
 pub mod reports;
+pub mod sink;
 pub mod software_pmu;
 
 use std::collections::HashMap;

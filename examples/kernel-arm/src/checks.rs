@@ -143,9 +143,9 @@ fn thread() -> Result<(), Failure> {
     let instructions = Event::generic(GenericEvent::Instructions).user_only();
     let mut events = [PMU.thread_event(&instructions)?];
     for turns in [1_000, 50, 7] {
-        PMU.switch(&mut [], &mut events, |_| ())?;
+        PMU.switch(&mut [], &mut events)?;
         workload::count_down_at_el0(turns);
-        PMU.switch(&mut events, &mut [], |_| ())?;
+        PMU.switch(&mut events, &mut [])?;
         workload::count_down_at_el0(999); // another thread's
     }
     // The last instruction of each is SVC.
@@ -158,7 +158,7 @@ fn reads_at_el0() -> Result<(), Failure> {
         .map(|event| Event::generic(event).user_only().with_user_reads());
     let mut events =
         [PMU.thread_event(&instructions.tagged(0))?, PMU.thread_event(&cycles.tagged(1))?];
-    PMU.switch(&mut [], &mut events, |_| ())?;
+    PMU.switch(&mut [], &mut events)?;
     permit_reads_at_el0(true);
     let read = |page: &UserPage| page.read(|index| workload::read_at_el0(index).unwrap_or(0));
     let [before, after] = [1, 1_000].map(|turns| {
@@ -166,7 +166,7 @@ fn reads_at_el0() -> Result<(), Failure> {
         PAGES.each_ref().map(|page| read(page).unwrap_or(0))
     });
     permit_reads_at_el0(false);
-    PMU.switch(&mut events, &mut [], |_| ())?;
+    PMU.switch(&mut events, &mut [])?;
     // The loop and its SVC, and MRS and SVC of two reads.
     check("instructions that EL0 reads", after[0] - before[0], 2_001 + 4)?;
     check("cycles that EL0 reads", after[1] - before[1], 2_001 + 4)?;

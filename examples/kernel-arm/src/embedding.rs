@@ -8,7 +8,7 @@ use pmu::arm::registers::{Register, UserEnable};
 use pmu::arm::{ArmRegisters, Identification, NativeRegisters, SystemRegisters, frame};
 use pmu::core::registers::CounterId;
 use pmu::user::UserPage;
-use pmu::{Arm, CounterSet, Kernel, Pmu, PmuError};
+use pmu::{Arm, CounterSet, Kernel, Pmu, PmuError, PmuSample};
 
 use crate::{gic, machine, samples, spare};
 
@@ -46,6 +46,10 @@ unsafe impl Kernel for Arm64 {
 
     fn interrupt(processor: usize) {
         gic::call(processor);
+    }
+
+    fn sampled(sample: &PmuSample<'_, Self>) {
+        samples::count(sample.tag, sample.address().unwrap_or(0));
     }
 
     fn now() -> u64 {
@@ -115,7 +119,7 @@ extern "C" fn interrupted(elr: u64, spsr: u64) {
             let processor = machine::processor();
             INTERRUPTS[processor].fetch_add(1, Relaxed);
             let frame = frame(elr, spsr, processor);
-            let handled = PMU.interrupt(&frame, |sample| samples::count(sample.tag, elr));
+            let handled = PMU.interrupt(&frame);
             spare::follow();
             STUCK.fetch_add(handled.is_stuck.into(), Relaxed);
             if handled.overflows == 0 || handled.error.is_some() {

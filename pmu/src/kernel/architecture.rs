@@ -187,7 +187,7 @@ pub trait Architecture: 'static {
 /// }
 ///
 /// fn counters_interrupt(elr: u64, spsr: u64) -> Interrupted {
-///     PMU.interrupt(&frame(elr, spsr, processor_number()), |_sample| ())
+///     PMU.interrupt(&frame(elr, spsr, processor_number()))
 /// }
 /// # processor_up()?; // no PMUv3: no counters
 /// # let _ = counters_interrupt;

@@ -21,8 +21,7 @@ use crate::per_processor::Busy;
 /// # use stand_in::MyKernel as Bare;
 /// # use stand_in::Registers;
 /// use pmu::{BranchFilter, Event, GenericEvent};
-/// use pmu::frame::PlainFrame;
-/// use pmu::{Interrupted, Kernel, Pmu, PmuError, PmuEvent};
+/// use pmu::{Kernel, Pmu, PmuError, PmuEvent, PmuSample};
 /// use pmu::facilities::BranchRecords;
 ///
 /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
@@ -31,7 +30,12 @@ use crate::per_processor::Busy;
 /// # // SAFETY: there is one thread.
 /// unsafe impl Kernel for MyKernel {
 ///     type Architecture = pmu::X86<BranchRecords>;
-///     // … and the kernel's functions
+///     fn sampled(sample: &PmuSample<'_, Self>) {
+///         for branch in sample.branches() {
+///             println!("{:#x} -> {:#x}", branch.from, branch.to); // the newest first
+///         }
+///     }
+///     // … and the kernel's other functions
 /// #   type Registers = Registers;
 /// #   fn registers() -> Registers { Bare::registers() }
 /// #   fn this_processor() -> usize { 0 }
@@ -40,20 +44,12 @@ use crate::per_processor::Busy;
 /// #   fn interrupt(_: usize) {}
 /// }
 ///
-/// fn non_maskable_interrupt(frame: &PlainFrame) -> Interrupted {
-///     PMU.interrupt(frame, |sample| {
-///         for branch in sample.branches() {
-///             println!("{:#x} -> {:#x}", branch.from, branch.to); // the newest first
-///         }
-///     })
-/// }
-///
 /// /// Samples the branches before every 10,007th mispredicted branch of the kernel.
 /// fn open() -> Result<PmuEvent, PmuError> {
 ///     let misses = Event::generic(GenericEvent::BranchMisses).every(10_007).with_branches(BranchFilter::KERNEL);
 ///     PMU.open(&misses)
 /// }
-/// # let _ = (non_maskable_interrupt, open as fn() -> _);
+/// # let _ = open as fn() -> _;
 /// ```
 #[doc(alias = "lbr")]
 #[derive(Debug)]

@@ -3,13 +3,11 @@
 use core::slice;
 
 use pmu_core::error::{CounterError, EventsError};
-use pmu_core::interrupt::EventOverflow;
 use pmu_core::reading::{RemoteCount, remote_count};
 use pmu_core::registers::{EventSelect, MAX_COUNTERS};
 use pmu_core::{CounterSet, Event, EventCount, EventId, EventStatus};
 
 use crate::kernel::architecture::Architecture;
-use crate::kernel::interrupt::PmuSample;
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, ProcessorMemory};
 use crate::kernel::profile::{begin, close};
 use crate::kernel::required::Kernel;
@@ -239,26 +237,23 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::frame::PlainFrame;
-    /// use pmu::{Interrupted, Pmu};
+    /// use pmu::{Pmu, PmuSample};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
-    /// /// Samples until the reader has enough.
-    /// fn interrupt(frame: &PlainFrame, mut is_last: impl FnMut(u64) -> bool) -> Interrupted {
-    ///     PMU.interrupt(frame, |sample| {
-    ///         if PMU.source_of(&sample).is_none() // no profile's
-    ///             && is_last(sample.tag)
-    ///         {
-    ///             let _ = PMU.stop_reporting(sample.event);
-    ///         }
-    ///     })
+    /// /// Is called by the kernel's `sampled`: samples until the reader has enough.
+    /// fn record(sample: &PmuSample<'_, MyKernel>, mut is_last: impl FnMut(u64) -> bool) {
+    ///     if sample.source().is_none() // no profile's
+    ///         && is_last(sample.tag)
+    ///     {
+    ///         let _ = PMU.stop_reporting(sample.event);
+    ///     }
     /// }
-    /// # let _ = |frame: &PlainFrame| interrupt(frame, |_| false);
+    /// # let _ = |sample: &PmuSample<'_, MyKernel>| record(sample, |_| false);
     /// ```
     ///
     /// # Context
-    /// Any context on the event's processor, including the closure that gets the event's sample.
+    /// Any context on the event's processor, including [`Kernel::sampled`].
     ///
     /// # Errors
     /// [`NotUp`](PmuError::NotUp), and [`Counters`](PmuError::Counters): the event is not open, or has no period.
@@ -267,9 +262,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         Ok(of.events.stop_reporting(event)?)
     }
 
-    /// Reports the precise samples that wait in this processor's memory, to `sampled`: those of the events that the
-    /// kernel opened, before the process whose addresses they have ends or maps other files. The samples of profiles
-    /// that wait there are lost. See [`CounterSession::report_samples`](pmu_core::CounterSession::report_samples).
+    /// Reports the precise samples that wait in this processor's memory, before the process whose addresses they have
+    /// ends or maps other files. [`Kernel::sampled`] takes those of the events that the kernel opened; those of
+    /// profiles are lost. See [`CounterSession::report_samples`](pmu_core::CounterSession::report_samples).
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -278,21 +273,18 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
-    /// fn before_unmap(mut push: impl FnMut(u64)) -> Result<(), PmuError> {
-    ///     PMU.report_samples(|sample| push(sample.address(0)))
+    /// fn before_unmap() -> Result<(), PmuError> {
+    ///     PMU.report_samples()
     /// }
-    /// # let _ = before_unmap(|_| ());
+    /// # let _ = before_unmap();
     /// ```
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session).
     /// - [`Counters`](PmuError::Counters): accesses to registers failed.
-    pub fn report_samples(
-        &'static self,
-        sampled: impl FnMut(PmuSample<'_, K>),
-    ) -> Result<(), PmuError> {
+    pub fn report_samples(&'static self) -> Result<(), PmuError> {
         self.on_processor(None, |_, local| {
-            Ok(local.session.counters_mut().report_samples(self.of_kernel(sampled))?)
+            Ok(local.session.counters_mut().report_samples(self.of_kernel())?)
         })
     }
 
@@ -363,18 +355,14 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         })
     }
 
-    /// Begins an event's next period at once, with `period` occurrences. If the old period has ended by then, its
-    /// overflow goes to `overflowed`: see [`apply_period`](pmu_core::CounterSession::apply_period).
+    /// Begins an event's next period at once, with `period` occurrences. If the old period has ended by then,
+    /// [`Kernel::sampled`] takes its overflow: see [`apply_period`](pmu_core::CounterSession::apply_period).
     ///
     /// # Errors
     /// As [`enable`](Self::enable), [`NoPeriod`](CounterError::NoPeriod) and [`Period`](CounterError::Period).
-    pub fn set_period(
-        &'static self,
-        event: PmuEvent,
-        period: u64,
-        overflowed: impl FnMut(EventOverflow),
-    ) -> Result<(), PmuError> {
+    pub fn set_period(&'static self, event: PmuEvent, period: u64) -> Result<(), PmuError> {
         self.with_event(event, |local| {
+            let overflowed = self.overflow_of_kernel();
             local.session.counters_mut().apply_period(event.event, period, K::now(), overflowed)
         })
     }

@@ -2,15 +2,15 @@
 
 use pmu_core::error::ServiceError;
 use pmu_core::frame::{InterruptFrame, SampledFrame};
-use pmu_core::interrupt::{EventOverflow, Serviced};
-use pmu_core::memory::{CounterMemory, EventTable};
-use pmu_core::profile::KProfileSource;
+use pmu_core::interrupt::Serviced;
+use pmu_core::memory::CounterMemory;
 use pmu_core::reading::sample_read;
-use pmu_core::{Claim, EventCount, EventId, EventSource, Events, Platform, Sample, service};
+use pmu_core::{Claim, EventCount, EventId, EventSource, Platform, Sample, service};
 
 use crate::kernel::architecture::{Architecture, FacilityOf};
 use crate::kernel::pmu::{Pmu, PmuError, PmuEvents, ProcessorMemory};
 use crate::kernel::required::{Kernel, KernelHooks};
+use crate::kernel::sample::PmuSample;
 
 /// The receiver of an interrupt's samples.
 struct Report<'i, K: Kernel, F, const P: usize, const E: usize, const N: usize> {
@@ -27,32 +27,29 @@ impl<K: Kernel, F: InterruptFrame, const P: usize, const E: usize, const N: usiz
     Report<'_, K, F, P, E, N>
 {
     #[inline(always)]
-    fn take(&mut self, sample: PmuSample<'_, K>, sampled: &mut impl FnMut(PmuSample<'_, K>)) {
+    fn take(&mut self, sample: &Sample<'_, FacilityOf<K>>) {
         let of = self.of;
-        match self.events.overflow(&sample) {
-            Some(overflow) => {
+        let source = self.events.overflow(sample).map(|overflow| overflow.source);
+        match source {
+            Some(source) => {
                 let exact = sample.instruction().and_then(|instruction| instruction.address);
                 let frame = SampledFrame::new(self.frame, exact);
-                self.pmu.profiles.interrupt(&frame, overflow.source);
-                sampled(sample);
+                self.pmu.profiles.interrupt(&frame, source);
             }
             None if sample.tag == of.watchdog_tag() => {
                 self.is_stuck |= of.watchdog.is_stuck(sample.event);
+                return;
             }
             None => {
                 let place = sample.event.index().and_then(|place| self.accounted.get_mut(place));
                 // One interrupt may report many records of an event. It counts once toward the limit per tick.
                 let is_first = place.is_some_and(|of| !core::mem::replace(of, true));
                 of.events.account_sample(sample.event, is_first, K::now);
-                sampled(sample);
             }
         }
+        K::sampled(&PmuSample::new(sample, Some(self.frame), source));
     }
 }
-
-/// One sample of a kernel's [`Pmu`]: an overflow, with what the kernel's [`Facilities`](crate::facilities::Facilities)
-/// recorded.
-pub type PmuSample<'s, K> = Sample<'s, FacilityOf<K>>;
 
 /// Result of handling a performance interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,16 +76,8 @@ pub struct Interrupted {
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Handles the performance interrupt of the processor that executes the call. The call finds the counters that
-    /// overflowed, reports the interrupted address to the started profiles, calls `sampled` with each [`Sample`], and
-    /// re-arms the counters. The handler of an interrupt by a vector writes EOI after the call.
-    ///
-    /// `sampled` gets the samples of the events that the kernel opened ([`open`](Self::open),
-    /// [`thread_event`](Self::thread_event)), and those of the profiles' sources, which [`source_of`](Self::source_of)
-    /// tells. The [tags](pmu_core::Event::tagged) of the latter are no tags of the kernel.
-    /// [`switch`](Self::switch), [`lend`](Self::lend) and [`processor_suspended`](Self::processor_suspended) do not
-    /// report them. For an event with [precise](pmu_core::Event::precise) samples, it is called for each record that
-    /// waits in the buffer: [`Sample::instruction`] is the sampled instruction, and the record is in the sample's
-    /// [facility](Sample::facility).
+    /// overflowed, reports the interrupted address to the started profiles, calls [`Kernel::sampled`] with each sample,
+    /// and re-arms the counters. The handler of an interrupt by a vector writes EOI after the call.
     ///
     /// Once the kernel's [tick](Self::tick) has come, an event has at most as many interrupts with samples as
     /// [`Kernel::TICK`] allows until the next tick. After the last one it is
@@ -103,10 +92,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
     /// fn non_maskable_interrupt(frame: &PlainFrame) -> Claim {
-    ///     let interrupted = PMU.interrupt(frame, |sample| {
-    ///         // The sampled instruction of a precise event, and the interrupted one of any other.
-    ///         println!("{:?} at {:#x}", sample.event, sample.address(frame.pc));
-    ///     });
+    ///     let interrupted = PMU.interrupt(frame);
     ///     if let Some(error) = interrupted.error {
     ///         println!("performance counters: {error}");
     ///     }
@@ -119,11 +105,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// The handler of the performance interrupt, which may be an NMI. `frame` contains the number of the processor that
     /// executes the handler.
     #[inline]
-    pub fn interrupt<F: InterruptFrame>(
-        &'static self,
-        frame: &F,
-        mut sampled: impl FnMut(PmuSample<'_, K>),
-    ) -> Interrupted {
+    pub fn interrupt<F: InterruptFrame>(&'static self, frame: &F) -> Interrupted {
         let of = self.processors.get(K::this_processor());
         let (Some(of), Some(machine)) = (of, self.machine()) else {
             return Interrupted {
@@ -145,9 +127,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         if K::Architecture::LEVEL_INTERRUPT && !of.counters.is_served() {
             hardware.mask_performance_interrupt();
         }
-        let serviced = service(events, &hardware, &of.counters, |sample| {
-            report.take(sample, &mut sampled);
-        });
+        let serviced = service(events, &hardware, &of.counters, |sample| report.take(&sample));
         let is_stuck = report.is_stuck;
         // After `service`, which may have loaded counters that threads read.
         self.publish_in_interrupt();
@@ -167,54 +147,25 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         }
     }
 
-    /// Returns the profile source whose interval has passed, as a sample's overflow says. Returns `None` if the
-    /// overflow is that of an event that the kernel opened.
-    ///
-    /// ```
-    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
-    /// # use stand_in::*;
-    /// use pmu::{Interrupted, Pmu};
-    /// use pmu::frame::PlainFrame;
-    ///
-    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
-    ///
-    /// fn interrupt(frame: &PlainFrame) -> Interrupted {
-    ///     PMU.interrupt(frame, |sample| match PMU.source_of(&sample) {
-    ///         Some(source) => println!("{source:?}"),
-    ///         None => println!("event {}", sample.tag),
-    ///     })
-    /// }
-    /// # let _ = interrupt;
-    /// ```
-    ///
-    /// # Context
-    /// Any context, including NMI.
-    pub fn source_of(&'static self, overflow: &EventOverflow) -> Option<KProfileSource> {
-        let sources = Events::new(self.machine()?, EventTable::none()).adding(&self.added);
-        sources.overflow(overflow).map(|overflow| overflow.source)
-    }
-
     /// Reads the counts of an event's group at its sample, as `PERF_SAMPLE_READ` has them: the tag and the count of
     /// each event, in the group's order, or of the event alone. Returns how many of `counts` were written.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::{EventCount, Interrupted, Pmu};
-    /// use pmu::frame::PlainFrame;
+    /// use pmu::{EventCount, Pmu, PmuSample};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
-    /// fn interrupt(frame: &PlainFrame) -> Interrupted {
-    ///     PMU.interrupt(frame, |sample| {
-    ///         let mut counts = [(0, EventCount::default()); 8];
-    ///         let read = PMU.sample_read(sample.event, &mut counts).unwrap_or(0);
-    ///         for (tag, count) in &counts[..read] {
-    ///             println!("{tag}: {}", count.value);
-    ///         }
-    ///     })
+    /// /// Is called by the kernel's `sampled`.
+    /// fn record(sample: &PmuSample<'_, MyKernel>) {
+    ///     let mut counts = [(0, EventCount::default()); 8];
+    ///     let read = PMU.sample_read(sample.event, &mut counts).unwrap_or(0);
+    ///     for (tag, count) in &counts[..read] {
+    ///         println!("{tag}: {}", count.value);
+    ///     }
     /// }
-    /// # let _ = interrupt;
+    /// # let _ = record;
     /// ```
     ///
     /// If `counts` is shorter than the group, the call writes the first ones; no group is longer than
@@ -222,7 +173,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// counts of the moment at which they are reported.
     ///
     /// # Context
-    /// The closure that gets the sample, or later in the same handler.
+    /// [`Kernel::sampled`], or later in the same handler.
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp).

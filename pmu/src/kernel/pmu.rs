@@ -33,7 +33,7 @@ use crate::watchdog::Watchdog;
 /// | [`processor_up`](Self::processor_up), [`processor_down`](Self::processor_down) | on the processor that comes up, or goes down |
 /// | [`processor_suspended`](Self::processor_suspended), [`processor_resumed`](Self::processor_resumed) | on the processor, before and after a suspend |
 /// | [`interrupt`](Self::interrupt), [`serve_call`](Self::serve_call) | in the handlers of the performance interrupt, and of [`Kernel::interrupt`] |
-/// | [`source_of`](Self::source_of), [`sample_read`](Self::sample_read), [`stop_reporting`](Self::stop_reporting) | the profile source of a sample; the counts of its event's group; no more samples of its event |
+/// | [`sample_read`](Self::sample_read), [`stop_reporting`](Self::stop_reporting) | the counts of a sample's group; no more samples of its event |
 /// | [`tick`](Self::tick) | in the timer tick of each processor |
 /// | [`open`](Self::open), [`open_group`](Self::open_group), [`open_member`](Self::open_member); [`start`](Self::start), [`start_group`](Self::start_group); [`enable`](Self::enable), [`disable`](Self::disable), [`read`](Self::read), [`read_group`](Self::read_group), [`status`](Self::status), [`reset`](Self::reset), [`set_period`](Self::set_period), [`close`](Self::close), [`close_member`](Self::close_member) | events of a processor |
 /// | [`perf_event`](Self::perf_event) | the event for which attributes of perf stand |

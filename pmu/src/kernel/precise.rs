@@ -29,9 +29,8 @@ use crate::per_processor::Busy;
 /// # use stand_in::MyKernel as Bare;
 /// # use stand_in::Registers;
 /// use pmu::{Event, GenericEvent};
-/// use pmu::frame::PlainFrame;
 /// use pmu::core::precise::{Precision, SampleParts};
-/// use pmu::{Interrupted, Kernel, Pmu, PmuError, PmuEvent};
+/// use pmu::{Kernel, Pmu, PmuError, PmuEvent, PmuSample};
 /// use pmu::facilities::PreciseRecords;
 ///
 /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
@@ -41,7 +40,12 @@ use crate::per_processor::Busy;
 /// // of the Debug Store; (3) it makes no session of its own; …
 /// unsafe impl Kernel for MyKernel {
 ///     type Architecture = pmu::X86<PreciseRecords<8192>>;
-///     // … and the kernel's functions
+///     fn sampled(sample: &PmuSample<'_, Self>) {
+///         let pebs = sample.facility().and_then(|(pebs, _)| pebs.as_ref());
+///         let Some(record) = pebs.and_then(|pebs| pebs.record()) else { return };
+///         println!("{:x?} with {:?}", record.address(), record.registers());
+///     }
+///     // … and the kernel's other functions
 /// #   type Registers = Registers;
 /// #   fn registers() -> Registers { Bare::registers() }
 /// #   fn this_processor() -> usize { 0 }
@@ -50,21 +54,13 @@ use crate::per_processor::Busy;
 /// #   fn interrupt(_: usize) {}
 /// }
 ///
-/// fn non_maskable_interrupt(frame: &PlainFrame) -> Interrupted {
-///     PMU.interrupt(frame, |sample| {
-///         let pebs = sample.facility().and_then(|(pebs, _)| pebs.as_ref());
-///         let Some(record) = pebs.and_then(|pebs| pebs.record()) else { return };
-///         println!("{:x?} with {:?}", record.address(), record.registers());
-///     })
-/// }
-///
 /// /// Records every 10,007th branch of the kernel, with the general registers.
 /// fn open() -> Result<PmuEvent, PmuError> {
 ///     let branches = Event::generic(GenericEvent::Branches).kernel_only().every(10_007);
 ///     let branches = branches.precise(Precision::ZeroSkidRequested).recording(SampleParts::REGISTERS);
 ///     PMU.open(&branches)
 /// }
-/// # let _ = (non_maskable_interrupt, open as fn() -> _);
+/// # let _ = open as fn() -> _;
 /// ```
 ///
 /// # Safety

@@ -6,16 +6,16 @@ use pmu_core::error::{CounterError, NoInterface};
 use pmu_core::interrupt::EventOverflow;
 use pmu_core::lending::LentCounters;
 use pmu_core::profile::{InterfaceError, Session};
-use pmu_core::{CounterSet, CounterUnit, Event, EventSource, GenericEvent};
+use pmu_core::{CounterSet, CounterUnit, Event, EventSource, GenericEvent, Sample};
 use pmu_kprofile::ProfileError;
 
-use crate::kernel::architecture::ProcessorOf;
+use crate::kernel::architecture::{FacilityOf, ProcessorOf};
 use crate::kernel::cross_calls::number;
 use crate::kernel::facilities::{Facilities, KernelFunctions};
-use crate::kernel::interrupt::PmuSample;
 use crate::kernel::pmu::{LocalState, Pmu, PmuError};
 use crate::kernel::profile::close;
 use crate::kernel::required::{Kernel, KernelHooks};
+use crate::kernel::sample::PmuSample;
 use crate::per_processor::Busy;
 use crate::watchdog::Watchdog;
 
@@ -167,8 +167,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// Until the processor resumes, operations on it fail with [`Suspended`](PmuError::Suspended), except
     /// [`processor_down`](Self::processor_down). Other processors may request that this processor start or stop a
-    /// profile's source. Such a request waits until this processor resumes. `sampled` receives each pending sample of
-    /// an event that the kernel opened.
+    /// profile's source. Such a request waits until this processor resumes. [`Kernel::sampled`] takes each pending
+    /// sample of an event that the kernel opened.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -178,7 +178,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
     /// fn sleep(until_wake: fn()) -> Result<(), PmuError> {
-    ///     PMU.processor_suspended(|_sample| ())?;
+    ///     PMU.processor_suspended()?;
     ///     until_wake();
     ///     PMU.processor_resumed().or_else(|_| PMU.processor_resumed()).map(|_| ())
     /// }
@@ -195,13 +195,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Limitations
     /// A kernel that does not call this before a suspend loses counts: an event then lacks what its counter counted
     /// since the counter's last interrupt.
-    pub fn processor_suspended(
-        &'static self,
-        sampled: impl FnMut(PmuSample<'_, K>),
-    ) -> Result<(), PmuError> {
+    pub fn processor_suspended(&'static self) -> Result<(), PmuError> {
         K::pinned(|| {
             self.with_local(|local| {
-                match local.session.suspend(K::now(), self.of_kernel(sampled)) {
+                match local.session.suspend(K::now(), self.of_kernel()) {
                     // A processor without counters has nothing to stop.
                     Ok(()) | Err(InterfaceError::Counters(CounterError::NotAvailable(_))) => {}
                     Err(error) => return Err(error.into()),
@@ -280,8 +277,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// [watchdog](Self::watch) that the timer tick runs. The kernel calls this on every processor, as often as
     /// [`Kernel::TICK`] says.
     ///
-    /// If the period of an event that is let go on, or whose period got much shorter, has ended by then, its overflow
-    /// goes to `overflowed`.
+    /// If the period of an event that is let go on, or whose period got much shorter, has ended by then,
+    /// [`Kernel::sampled`] takes its overflow.
     ///
     /// If the interrupted task uses the processor's session, the events wait for the next tick. On a processor that is
     /// not up, or is suspended, the call does nothing.
@@ -292,7 +289,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// static PMU: pmu::Pmu<MyKernel, 8> = pmu::Pmu::new();
     ///
     /// fn timer_interrupt() {
-    ///     if let Err(error) = PMU.tick(|overflow| println!("{overflow:?}")) {
+    ///     if let Err(error) = PMU.tick() {
     ///         println!("events that take turns: {error}");
     ///     }
     /// }
@@ -304,12 +301,12 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// [`Counters`](PmuError::Counters): an access to a register failed. For the other events, the call has done
     /// everything.
-    pub fn tick(&'static self, overflowed: impl FnMut(EventOverflow)) -> Result<(), PmuError> {
+    pub fn tick(&'static self) -> Result<(), PmuError> {
         K::pinned(|| {
             // First, because the session may be in use: the processor is alive all the same.
             self.touch();
             let tick = |local: &mut LocalState<K>| {
-                local.session.counters_mut().tick(K::TICK, K::now(), overflowed)
+                local.session.counters_mut().tick(K::TICK, K::now(), self.overflow_of_kernel())
             };
             match self.with_local(tick) {
                 Ok(ticked) => Ok(ticked?),
@@ -323,8 +320,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Lends the counters of the processor that executes the call while `guest` runs, for example to a virtual
     /// processor. All events and [`Facilities`](crate::facilities::Facilities) stop meanwhile, the profiles by events
     /// and the watchdog too, and continue afterwards with the counts and periods that they had. On a processor without
-    /// counters, `guest` runs with none. `sampled` gets each pending sample of an event that the kernel opened; those
-    /// of profiles are lost.
+    /// counters, `guest` runs with none. [`Kernel::sampled`] takes each pending sample of an event that the kernel
+    /// opened; those of profiles are lost.
     ///
     /// While `guest` runs, the handler passes an interrupt on to the guest if
     /// [`Interrupted::lent`](crate::Interrupted::lent) is set. If `guest` panics and unwinds, the counters stay lent:
@@ -338,13 +335,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
     /// fn run(enter_guest: fn(global_control: u64)) -> Result<(), PmuError> {
-    ///     PMU.lend(
-    ///         |_sample| (),
-    ///         |lent| {
-    ///             enter_guest(lent.global_control());
-    ///             lent.set_programmed(true); // the guest wrote to the registers of the counters
-    ///         },
-    ///     )
+    ///     PMU.lend(|lent| {
+    ///         enter_guest(lent.global_control());
+    ///         lent.set_programmed(true); // the guest wrote to the registers of the counters
+    ///     })
     /// }
     /// ```
     ///
@@ -357,14 +351,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`Interface`](PmuError::Interface): accesses to registers failed, before `guest`, which was not run, or after
     ///   it. In the latter case all other counters are programmed again, and what was on the counters that did not
     ///   answer no longer runs. The kernel calls [`processor_resumed`](Self::processor_resumed), until that succeeds.
-    pub fn lend(
-        &'static self,
-        sampled: impl FnMut(PmuSample<'_, K>),
-        guest: impl FnOnce(&mut LentCounters),
-    ) -> Result<(), PmuError> {
+    pub fn lend(&'static self, guest: impl FnOnce(&mut LentCounters)) -> Result<(), PmuError> {
         K::pinned(|| {
             self.with_local(|local| {
-                let mut window = match local.session.lend(K::now(), self.of_kernel(sampled)) {
+                let mut window = match local.session.lend(K::now(), self.of_kernel()) {
                     Err(InterfaceError::Counters(CounterError::NotAvailable(_))) => {
                         guest(&mut LentCounters::unowned(CounterSet::NONE, 0));
                         return Ok(());
@@ -388,19 +378,22 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Returns a function that passes on the samples of the events that the kernel opened.
-    pub(super) fn of_kernel(
-        &'static self,
-        mut sampled: impl FnMut(PmuSample<'_, K>),
-    ) -> impl FnMut(PmuSample<'_, K>) {
+    pub(super) fn of_kernel(&'static self) -> impl FnMut(Sample<'_, FacilityOf<K>>) {
         let here = self.processors.get(K::this_processor()).zip(self.machine());
         let here = here.map(|(of, machine)| (self.events(of, machine), of.watchdog_tag()));
         move |sample| {
             if here.is_some_and(|(events, tag)| {
                 sample.tag != tag && events.overflow(&sample).is_none()
             }) {
-                sampled(sample);
+                report_by_task::<K>(&sample);
             }
         }
+    }
+
+    /// Returns a function that passes on overflows as [`of_kernel`](Self::of_kernel) passes on samples.
+    pub(super) fn overflow_of_kernel(&'static self) -> impl FnMut(EventOverflow) {
+        let mut sampled = self.of_kernel();
+        move |overflow| sampled(Sample::of(overflow, None))
     }
 
     /// Watches the processor that executes the call. If the processor's timer tick does not call [`touch`](Self::touch)
@@ -499,4 +492,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             of.watchdog.touch();
         }
     }
+}
+
+/// Passes on a sample that a task reports.
+#[inline(never)] // 304 bytes of a kernel like Hermit.
+fn report_by_task<K: Kernel>(sample: &Sample<'_, FacilityOf<K>>) {
+    K::sampled(&PmuSample::new(sample, None, None));
 }

@@ -13,6 +13,7 @@ use pmu_core::x86::NativeMsr;
 use pmu_core::{CounterSet, Platform};
 
 use crate::kernel::architecture::{Architecture, MachineOf, ProcessorOf};
+use crate::kernel::sample::PmuSample;
 use crate::per_processor::Processors;
 use crate::user::{UserClock, UserPage};
 
@@ -170,6 +171,44 @@ pub unsafe trait Kernel: Sized + 'static {
     /// writes in xAPIC mode are not to be interrupted by another sender.) The interrupt's
     /// handler calls [`Pmu::serve_call`](crate::Pmu::serve_call).
     fn interrupt(processor: usize);
+
+    /// Takes a sample: of an event that the kernel opened ([`open`](crate::Pmu::open),
+    /// [`thread_event`](crate::Pmu::thread_event)), or of a profiles' source, which [`PmuSample::source`] tells. A
+    /// [precise](pmu_core::Event::precise) event has one for each record that waited in memory. The default
+    /// implementation drops it; profiles have counted it already.
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::{Kernel, PmuSample};
+    ///
+    /// /// The function of a kernel that prints.
+    /// fn sampled<K: Kernel>(sample: &PmuSample<'_, K>) {
+    ///     println!("{:?} at {:#x?}", sample.event, sample.address());
+    ///     for branch in sample.branches() {
+    ///         println!("after a branch from {:#x}", branch.from);
+    ///     }
+    /// }
+    /// # let _ = sampled::<MyKernel>;
+    /// ```
+    ///
+    /// # Context
+    /// Wherever the kernel calls [`Pmu::interrupt`](crate::Pmu::interrupt), including NMI, and
+    /// [`happened`](crate::Pmu::happened) or [`clock_interrupt`](crate::Pmu::clock_interrupt), whose frames the sample
+    /// has. Without a frame in [`switch`](crate::Pmu::switch), [`with_thread`](crate::Pmu::with_thread),
+    /// [`report_samples`](crate::Pmu::report_samples), [`set_period`](crate::Pmu::set_period),
+    /// [`tick`](crate::Pmu::tick), [`lend`](crate::Pmu::lend) and
+    /// [`processor_suspended`](crate::Pmu::processor_suspended), which do not report those of profiles' sources. An NMI
+    /// may interrupt a call, and report a sample itself.
+    ///
+    /// # For implementers
+    /// The function is wait-free and short, as the handler of an NMI. Of the [`Pmu`](crate::Pmu), it calls only
+    /// [`sample_read`](crate::Pmu::sample_read), [`stop_reporting`](crate::Pmu::stop_reporting) and
+    /// [`events_of`](crate::Pmu::events_of).
+    #[inline]
+    fn sampled(sample: &PmuSample<'_, Self>) {
+        let _ = sample;
+    }
 
     /// Returns the physical address of memory of the `Pmu`'s static, which begins at `first` and has a size of `bytes`,
     /// if the memory is physically contiguous. Only architectural PEBS needs the address: without it, a processor with

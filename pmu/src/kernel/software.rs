@@ -7,13 +7,13 @@ use pmu_core::error::CounterError;
 use pmu_core::facility::{EventFacility, SoftwareEvents};
 use pmu_core::frame::InterruptFrame;
 use pmu_core::interrupt::EventOverflow;
-use pmu_core::{Event, Sample, SoftwareEvent};
+use pmu_core::{Event, EventSource, Sample, SoftwareEvent};
 
 use crate::kernel::architecture::FacilityOf;
 use crate::kernel::facilities::{Facilities, KernelFunctions, X86Facilities};
-use crate::kernel::interrupt::PmuSample;
 use crate::kernel::pmu::{Pmu, PmuError, ProcessorMemory};
 use crate::kernel::required::Kernel;
+use crate::kernel::sample::PmuSample;
 
 impl<Processor> Facilities<Processor> for SoftwareEvents {
     type Facility = Self;
@@ -39,7 +39,7 @@ impl X86Facilities for SoftwareEvents {}
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Tells that something happened on this processor, which [software events](Event::software) count: those of the
     /// processor, and those of the thread that runs. `frame` is where it happened, by which events count in one mode
-    /// only. `sampled` gets the samples of the events whose periods ended. In a kernel without
+    /// only. [`Kernel::sampled`] takes the samples of the events whose periods ended. In a kernel without
     /// [`SoftwareEvents`](crate::facilities::SoftwareEvents), the call does nothing.
     ///
     /// The kernel tells of each page fault once, as a minor or as a major one. It tells of a context switch before it
@@ -48,7 +48,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::frame::InterruptFrame;
     /// use pmu::{Event, Pmu, PmuError, SoftwareEvent, ThreadEvent};
     /// use pmu::frame::PlainFrame;
     ///
@@ -57,13 +56,13 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// /// The end of the page fault handler.
     /// fn faulted(frame: &PlainFrame, was_read_from_disk: bool) {
     ///     let what = if was_read_from_disk { SoftwareEvent::MajorFaults } else { SoftwareEvent::MinorFaults };
-    ///     PMU.happened(what, frame, |sample| println!("{:?} at {:#x}", sample.event, frame.pc()));
+    ///     PMU.happened(what, frame);
     /// }
     ///
     /// /// The scheduler's switch. Its own frame says that it is the kernel's.
     /// fn switch(frame: &PlainFrame, from: &mut [ThreadEvent], to: &mut [ThreadEvent]) -> Result<(), PmuError> {
-    ///     PMU.happened(SoftwareEvent::ContextSwitches, frame, |_sample| ());
-    ///     PMU.switch(from, to, |_sample| ())
+    ///     PMU.happened(SoftwareEvent::ContextSwitches, frame);
+    ///     PMU.switch(from, to)
     /// }
     /// # let frame = PlainFrame::new(0, 8, 0, 0);
     /// # faulted(&frame, false);
@@ -73,30 +72,21 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Context
     /// Task or interrupt, but not NMI. The task cannot move to another processor during the call, and may be within
     /// [`with`](Self::with).
-    pub fn happened<F: InterruptFrame>(
-        &'static self,
-        what: SoftwareEvent,
-        frame: &F,
-        sampled: impl FnMut(PmuSample<'_, K>),
-    ) {
+    pub fn happened(&'static self, what: SoftwareEvent, frame: &dyn InterruptFrame) {
         if let Some(of) = self.of_software() {
-            of.events.happened(what, 1, frame.in_user(), self.reporting(of, frame, sampled));
+            of.events.happened(what, 1, frame.in_user(), self.reporting(of, frame));
         }
     }
 
-    /// Handles the interrupt of the timer that [`Kernel::set_clock_timer`] sets: `sampled` gets a sample of each clock
-    /// whose period has ended.
+    /// Handles the interrupt of the timer that [`Kernel::set_clock_timer`] sets: [`Kernel::sampled`] takes a
+    /// sample of each clock whose period has ended.
     ///
     /// # Context
     /// The handler of the timer's interrupt, which is not an NMI.
-    pub fn clock_interrupt<F: InterruptFrame>(
-        &'static self,
-        frame: &F,
-        sampled: impl FnMut(PmuSample<'_, K>),
-    ) {
+    pub fn clock_interrupt(&'static self, frame: &dyn InterruptFrame) {
         if let Some(of) = self.of_software() {
             let now = K::now();
-            let report = self.reporting(of, frame, sampled);
+            let report = self.reporting(of, frame);
             let left = of.events.sample_clocks(now, frame.in_user(), report);
             of.set_clock_timer(now, left, true);
         }
@@ -115,20 +105,21 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
     /// Returns the report of a software event's overflow, with a sample: to the profiles of its source, or as that of
     /// an event of the kernel.
-    fn reporting<F: InterruptFrame>(
+    fn reporting(
         &'static self,
         of: &'static ProcessorMemory<K, E>,
-        frame: &F,
-        mut sampled: impl FnMut(PmuSample<'_, K>),
+        frame: &dyn InterruptFrame,
     ) -> impl FnMut(EventOverflow) {
         move |overflow| {
-            if let Some(source) = self.source_of(&overflow) {
+            let events = self.machine().map(|machine| self.events(of, machine));
+            let source = events.and_then(|events| events.overflow(&overflow)).map(|of| of.source);
+            if let Some(source) = source {
                 self.added.take_up_interval(&of.events, &overflow);
-                self.profiles.interrupt(frame, source);
+                self.profiles.interrupt(&frame, source);
             } else {
                 of.events.account_sample(overflow.event, true, K::now);
             }
-            sampled(Sample::of(overflow, None));
+            K::sampled(&PmuSample::new(&Sample::of(overflow, None), Some(frame), source));
         }
     }
 

@@ -8,7 +8,6 @@ use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{Event, EventCount, EventId};
 
 use crate::kernel::architecture::FacilityOf;
-use crate::kernel::interrupt::PmuSample;
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, ProcessorMemory};
 use crate::kernel::required::Kernel;
 use crate::kernel::software::check_clock;
@@ -41,7 +40,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// /// The scheduler's switch.
     /// fn switch(from: &mut Thread, to: &mut Thread) {
-    ///     if let Err(error) = PMU.switch(&mut from.events, &mut to.events, |_sample| ()) {
+    ///     if let Err(error) = PMU.switch(&mut from.events, &mut to.events) {
     ///         println!("events of threads: {error}");
     ///     }
     /// }
@@ -104,8 +103,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
     /// Switches from the events of one thread to those of another, as the scheduler switches the threads. Either slice
     /// may be empty: for a thread without events, or to begin with the events of the running thread. If an event of
-    /// `from` is precise, and records wait, `sampled` gets the samples of all events that the kernel opened; those of
-    /// profiles are lost.
+    /// `from` is precise, and records wait, [`Kernel::sampled`] takes the samples of all events that the kernel opened;
+    /// those of profiles are lost.
     ///
     /// # Context
     /// Task, or the interrupt in which the scheduler switches. The call is [pinned](Kernel::pinned).
@@ -122,15 +121,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         &'static self,
         from: &mut [ThreadEvent],
         to: &mut [ThreadEvent],
-        sampled: impl FnMut(PmuSample<'_, K>),
     ) -> Result<(), PmuError> {
         let switched = K::pinned(|| {
             self.with_local(|local| {
-                let out = local.session.counters_mut().switch_out(
-                    from,
-                    K::now(),
-                    self.of_kernel(sampled),
-                );
+                let counters = local.session.counters_mut();
+                let out = counters.switch_out(from, K::now(), self.of_kernel());
                 // Evaluated in any case: a failure on the way out does not keep the other thread's events off.
                 out.and(local.session.counters_mut().switch_in(&local.unit, to, K::now()))
             })
@@ -155,7 +150,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// are plain data, as those of a thread that does not run: see [`ThreadEvent::enable`],
     /// [`disable`](ThreadEvent::disable), [`remove`](ThreadEvent::remove), [`inherit`](ThreadEvent::inherit),
     /// [`add_counts`](ThreadEvent::add_counts), [`join`](ThreadEvent::join), and of one event
-    /// [`SavedEvent::reset_count`] and [`SavedEvent::set_period`]. `sampled` is that of [`switch`](Self::switch).
+    /// [`SavedEvent::reset_count`] and [`SavedEvent::set_period`].
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -166,18 +161,18 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// /// `perf_event_open` of a task for itself, with the index of a `group_fd`.
     /// fn open(task: &mut [ThreadEvent; 8], group: usize, event: &Event) -> Result<usize, PmuError> {
-    ///     PMU.with_thread(task, |_sample| (), |task| PMU.thread_member(task, group, event))?
+    ///     PMU.with_thread(task, |task| PMU.thread_member(task, group, event))?
     /// }
     ///
     /// /// `PERF_EVENT_IOC_DISABLE` of a task's own event.
     /// fn disable(task: &mut [ThreadEvent; 8], index: usize) -> Result<(), PmuError> {
-    ///     Ok(PMU.with_thread(task, |_sample| (), |task| ThreadEvent::disable(task, index))??)
+    ///     Ok(PMU.with_thread(task, |task| ThreadEvent::disable(task, index))??)
     /// }
     ///
     /// /// `fork`: the child counts from its first switch on.
     /// fn fork(task: &mut [ThreadEvent; 8]) -> Result<[ThreadEvent; 8], PmuError> {
     ///     let mut child = [ThreadEvent::Unused; 8];
-    ///     PMU.with_thread(task, |_sample| (), |task| ThreadEvent::inherit(task, &mut child, |tag| tag))??;
+    ///     PMU.with_thread(task, |task| ThreadEvent::inherit(task, &mut child, |tag| tag))??;
     ///     Ok(child)
     /// }
     /// # let _ = (open, disable, fork);
@@ -192,19 +187,18 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn with_thread<R>(
         &'static self,
         events: &mut [ThreadEvent],
-        sampled: impl FnMut(PmuSample<'_, K>),
         change: impl FnOnce(&mut [ThreadEvent]) -> R,
     ) -> Result<R, PmuError> {
         K::pinned(|| {
             // An event that failed is off the processor, too.
-            let left = match self.switch(events, &mut [], sampled) {
+            let left = match self.switch(events, &mut []) {
                 Err(error @ (PmuError::Suspended | PmuError::Session(_) | PmuError::NotUp)) => {
                     return Err(error);
                 }
                 left => left,
             };
             let changed = change(events);
-            self.switch(&mut [], events, |_| ())?;
+            self.switch(&mut [], events)?;
             left.map(|()| changed)
         })
     }

@@ -15,16 +15,15 @@ use crate::perf::event_attr::PerfEventAttr;
 /// `PERF_RECORD_SAMPLE` of a sample. [`PerfEventAttr::records`] creates the value, which a kernel keeps with the event.
 ///
 /// ```
-/// use pmu::EventCount;
-/// use pmu::core::facility::EventFacility;
 /// use pmu::perf::{PerfError, PerfEventAttr, RecordFormat, SampleContext};
-/// use pmu::core::Sample;
+/// use pmu::{EventCount, Kernel, PmuSample};
 ///
-/// /// Writes a sample to the ring buffer, in the handler. The event's tag is its number in records. A sample for which
-/// /// `Pmu::source_of` returns a source is a profile's, and has no number.
-/// fn sampled<F: EventFacility>(format: &RecordFormat, sample: &Sample<'_, F>, rip: u64, ring: fn(&[u8])) {
+/// /// Writes a sample to the ring buffer; the kernel's `sampled` calls it. The event's tag is its number in records. A
+/// /// sample that has a source is a profile's, and has no number.
+/// fn record<K: Kernel>(format: &RecordFormat, sample: &PmuSample<'_, K>, ring: fn(&[u8])) {
 ///     let mut record = [0; 1024];
-///     let context = SampleContext { ip: rip, id: sample.tag, ..SampleContext::default() };
+///     let ip = sample.address().unwrap_or(0);
+///     let context = SampleContext { ip, id: sample.tag, ..SampleContext::default() };
 ///     if let Ok(length) = format.sample(sample, &context, &[], &mut record) {
 ///         ring(&record[..length]);
 ///     }
@@ -35,7 +34,7 @@ use crate::perf::event_attr::PerfEventAttr;
 /// let count = EventCount { value: 1_000, enabled: 50, running: 40 };
 /// assert_eq!(attr.records()?.read(&[(7, count)], &mut bytes), Ok(24));
 /// assert_eq!(bytes[..2], 1_000_u16.to_le_bytes());
-/// # let _ = sampled::<()>;
+/// # fn used<K: Kernel>() { let _ = record::<K>; }
 /// # Ok::<(), PerfError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -124,7 +124,7 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
     defmt::error!("{}", ratio);
     let lines = decoded();
     let expected = [
-        "Counters(StateUnknown(AccessFault { operation: Write, register: 390, kind: GeneralProtection }))",
+        "Counters(StateUnknown(AccessFault { operation: Write, register: 390, kind: Fault }))",
         "Overflow { source: KProfileSource(19), events: 65536, counter: CounterId(35) }",
     ];
     assert_eq!(lines[..2], expected);

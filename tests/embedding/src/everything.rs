@@ -13,8 +13,8 @@ use pmu::facilities::{
 };
 use pmu::frame::PlainFrame;
 use pmu::{
-    BranchFilter, Event, GenericEvent, Kernel, Pmu, PmuError, Precision, Snapshot, SoftwareEvent,
-    ThreadEvent, X86,
+    BranchFilter, Event, GenericEvent, Kernel, Pmu, PmuError, PmuSample, Precision, Snapshot,
+    SoftwareEvent, ThreadEvent, X86,
 };
 use pmu_glue_hermit::{Hermit, hermit};
 
@@ -46,6 +46,10 @@ unsafe impl Kernel for Everything {
     fn interrupt(processor: usize) {
         Hermit::interrupt(processor);
     }
+    fn sampled(sample: &PmuSample<'_, Self>) {
+        black_box((sample.tag, sample.address()));
+        sample.branches().for_each(|branch| _ = black_box(branch));
+    }
     fn physical_address(first: *const (), bytes: usize) -> Option<u64> {
         Hermit::physical_address(first, bytes)
     }
@@ -57,14 +61,11 @@ unsafe impl Kernel for Everything {
 fn kernel() -> Result<(), PmuError> {
     PMU.processor_up(&Snapshot::capture(hermit::cpuid()))?;
     let frame = PlainFrame::new(black_box(0), 8, 2, 0);
-    let interrupted = PMU.interrupt(&frame, |sample| {
-        black_box(sample.address(0));
-        sample.branches().for_each(|branch| _ = black_box(branch));
-    });
+    let interrupted = PMU.interrupt(&frame);
     black_box(interrupted.claim);
     PMU.serve_call();
-    PMU.tick(|overflow| _ = black_box(overflow))?;
-    PMU.happened(black_box(SoftwareEvent::PageFaults), &frame, |sample| _ = black_box(sample.tag));
+    PMU.tick()?;
+    PMU.happened(black_box(SoftwareEvent::PageFaults), &frame);
     let counted = [GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic);
     black_box(PMU.count(&counted, || black_box(()))?);
     let cycles = Event::generic(GenericEvent::Cycles).every(1_000_003);
@@ -74,9 +75,9 @@ fn kernel() -> Result<(), PmuError> {
     PMU.close(PMU.start_group(&reloaded)?[0])?;
     black_box(PMU.count_slots(|event| event, || black_box(()))?);
     let mut thread = [PMU.thread_event(&counted[0])?, ThreadEvent::Unused];
-    PMU.switch(&mut [], &mut thread, |sample| _ = black_box(sample.tag))?;
+    PMU.switch(&mut [], &mut thread)?;
     black_box(PMU.read_thread(&thread[0])?);
-    PMU.switch(&mut thread, &mut [], |sample| _ = black_box(sample.tag))?;
+    PMU.switch(&mut thread, &mut [])?;
     let profile = PMU.profile(precise, 0x20_0000..0x60_0000, &BUCKETS, || black_box(()))?;
     profile.hits().for_each(|hit| _ = black_box(hit));
     Ok(())

@@ -21,8 +21,8 @@ use pmu_glue_hermit::{
 static BUCKETS: [AtomicU32; 0x1000] = [const { AtomicU32::new(0) }; 0x1000];
 
 fn kernel() {
-    let _ = black_box(core_up(|address, sample| {
-        black_box((address, sample.instruction()));
+    let _ = black_box(core_up(|sample| {
+        black_box((sample.address(), sample.instruction()));
         sample.branches().for_each(|branch| _ = black_box(branch));
     }));
     let frame = ExceptionStackFrame { rip: 0, cs: 8, rflags: 2, rsp: 0, ss: 0 };

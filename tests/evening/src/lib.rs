@@ -10,7 +10,7 @@ use kernel::{PreemptionOff, TrapFrame, processor_number, wrmsr};
 
 // ANCHOR: step-1, The kernel's duties
 use pmu::facilities::{BranchRecords, PreciseRecords};
-use pmu::{Kernel, NativeMsr, X86, native_msr};
+use pmu::{Kernel, NativeMsr, PmuSample, X86, native_msr};
 struct Bare;
 
 // SAFETY: (1) each processor keeps its number; (2) the guard keeps preemption off, and handlers run with it off;
@@ -34,6 +34,11 @@ unsafe impl Kernel for Bare {
     }
     fn interrupt(processor: usize) {
         wrmsr(0x830, (processor as u64) << 32 | 0xF0); // the vector of `call_interrupt`
+    }
+    fn sampled(sample: &PmuSample<'_, Self>) {
+        for branch in sample.branches().take(1) {
+            log_in_nmi!("{:#x?} after a branch from {:#x}", sample.address(), branch.from);
+        }
     }
 }
 // ANCHOR_END: step-1
@@ -59,12 +64,7 @@ static BUCKETS: [AtomicU32; 0x1_0000] = [const { AtomicU32::new(0) }; 0x1_0000];
 
 fn non_maskable_interrupt(trap: &TrapFrame) -> Claim {
     let frame = PlainFrame::new(trap.rip, trap.cs as u16, trap.rflags, processor_number());
-    let interrupted = PMU.interrupt(&frame, |sample| {
-        let address = sample.address(trap.rip); // of the sampled instruction, if the sample is precise
-        for branch in sample.branches().take(1) {
-            log_in_nmi!("{address:#x} after a branch from {:#x}", branch.from);
-        }
-    });
+    let interrupted = PMU.interrupt(&frame); // which calls `sampled`
     if let Some(error) = interrupted.error {
         log_in_nmi!("performance counters: {error}");
     }
@@ -97,7 +97,7 @@ fn count_instructions(this_thread: &mut [ThreadEvent; 4]) -> Result<(), PmuError
     let event = PMU.thread_event(&Event::generic(GenericEvent::Instructions))?;
     Bare::pinned(|| {
         this_thread[0] = event; // an unused place: what is in is switched out first
-        PMU.switch(&mut [], this_thread, |_sample| ())
+        PMU.switch(&mut [], this_thread)
     })
 }
 
@@ -106,6 +106,6 @@ fn instructions_so_far(this_thread: &[ThreadEvent; 4]) -> Result<u64, PmuError> 
 }
 
 fn switch(from: &mut [ThreadEvent; 4], to: &mut [ThreadEvent; 4]) -> Result<(), PmuError> {
-    PMU.switch(from, to, |_sample| ())
+    PMU.switch(from, to)
 }
 // ANCHOR_END: step-4

@@ -44,8 +44,8 @@ pub static PMU: Pmu<Hermit, CORES> = Pmu::new();
 #[cfg(feature = "hosted")]
 pub static PMU: hermit::PerHost<Pmu<Hermit, CORES>> = hermit::PerHost(Pmu::new);
 
-/// Receives the address and the rest of a sample, in the handler or in the scheduler.
-pub type Report = fn(u64, &PmuSample<'_, Hermit>);
+/// Receives a sample, in the handler or in the scheduler.
+pub type Report = fn(&PmuSample<'_, Hermit>);
 static REPORT: WriteOnce<Report> = WriteOnce::new();
 
 /// The kernel.
@@ -78,6 +78,9 @@ unsafe impl Kernel for Hermit {
     }
     fn interrupt(processor: usize) {
         apic::write(apic::COMMAND, apic::destination(processor) | u64::from(CALL_VECTOR));
+    }
+    fn sampled(sample: &PmuSample<'_, Self>) {
+        REPORT.get().inspect(|report| report(sample));
     }
     fn physical_address(first: *const (), _bytes: usize) -> Option<u64> {
         hermit::virtual_to_physical(first.addr())
@@ -125,7 +128,7 @@ pub fn performance_interrupt(frame: ExceptionStackFrame) {
     let (pc, cs, flags) = (frame.rip, frame.cs as u16, frame.rflags);
     let processor = Hermit::this_processor();
     let context = PlainFrame { pc, cs, flags, processor, process: None };
-    let interrupted = PMU.interrupt(&context, |sample| report(pc, &sample));
+    let interrupted = PMU.interrupt(&context);
     interrupted.error.inspect(hermit::log);
     apic::eoi();
 }
@@ -138,7 +141,7 @@ pub fn call_interrupt(_frame: ExceptionStackFrame) {
 
 /// Called by the handler of each core's timer, before it switches.
 pub fn timer_tick() {
-    let _ = PMU.tick(|_overflow| ()).inspect_err(hermit::log);
+    let _ = PMU.tick().inspect_err(hermit::log);
 }
 
 /// One round of the idle task, which waits in `halt`. No handler switches from there: the idle task does afterwards.
@@ -153,10 +156,6 @@ pub fn idle(halt: &mut dyn FnMut()) {
 /// Returns whether the scheduler may switch on this core now. Otherwise the task runs on.
 pub fn may_switch() -> bool {
     hermit::core().pinned.load(Relaxed) == 0
-}
-
-fn report(interrupted: u64, sample: &PmuSample<'_, Hermit>) {
-    REPORT.get().inspect(|report| report(sample.address(interrupted), sample));
 }
 
 /// Counts this core's instructions and cycles during a workload, which waits for no task of the core.
@@ -203,6 +202,6 @@ pub fn task_count(event: &ThreadEvent) -> Result<u64, PmuError> {
 
 /// Called by the scheduler as it switches tasks.
 pub fn switch(from: &mut TaskEvents, to: &mut TaskEvents) {
-    let switched = PMU.switch(from, to, |sample| report(0, &sample));
+    let switched = PMU.switch(from, to);
     let _ = switched.inspect_err(hermit::log);
 }

@@ -13,7 +13,7 @@ use pmu::core::thread::ThreadEvent;
 use pmu::core::x86::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::frame::CurrentFrame;
 use pmu::frame::PlainFrame;
-use pmu::{Kernel, Pmu, PmuError, X86, X86Kernel};
+use pmu::{Kernel, Pmu, PmuError, PmuSample, X86, X86Kernel};
 
 const PERFORMANCE_VECTOR: u8 = 0xE1;
 const CALL_VECTOR: u8 = 0xE2;
@@ -61,6 +61,10 @@ unsafe impl Kernel for ArceOs {
     fn interrupt(processor: usize) {
         ax::send_ipi(processor, CALL_VECTOR);
     }
+    fn sampled(sample: &PmuSample<'_, Self>) {
+        let branch = sample.branches().next().map(|branch| branch.from);
+        ax::sampled(sample.address().unwrap_or(0), branch);
+    }
     fn now() -> u64 {
         ax::monotonic_time_nanos()
     }
@@ -79,13 +83,7 @@ pub fn init() -> Result<(), NoApic> {
     let _ = APIC.set(apic); // Set before: the same.
     ax::register_handler(PERFORMANCE_VECTOR, || {
         let frame = FRAMES.get(ax::this_cpu_id()).map(CurrentFrame::get).unwrap_or_default();
-        let sampled = PMU.interrupt(&frame, |sample| {
-            ax::sampled(
-                sample.address(frame.pc),
-                sample.branches().next().map(|branch| branch.from),
-            );
-        });
-        sampled.error.inspect(ax::warn);
+        PMU.interrupt(&frame).error.inspect(ax::warn);
     });
     ax::register_handler(CALL_VECTOR, || PMU.serve_call());
     Ok(())
@@ -106,5 +104,5 @@ pub fn dispatch(trap: &ax::TrapFrame, vector: u8) {
 
 /// Called by the scheduler's switch, with preemption off: the events of both tasks.
 pub fn switch(from: &mut [ThreadEvent], to: &mut [ThreadEvent]) -> Result<(), PmuError> {
-    PMU.switch(from, to, |_sample| ())
+    PMU.switch(from, to)
 }

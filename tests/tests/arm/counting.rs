@@ -73,7 +73,7 @@ fn each_period_has_a_sample_and_a_suspend_loses_none() {
         execute(0, 123_456);
         assert_eq!(samples(), 12 + 4);
         assert_eq!(pmu.read(event).unwrap().value, 123_456);
-        pmu.processor_suspended(|_| ()).unwrap();
+        pmu.processor_suspended().unwrap();
         model().reset();
         pmu.processor_resumed().unwrap();
         execute(level, 6_544);
@@ -177,9 +177,9 @@ fn a_threads_events_go_with_it_to_another_processor() {
             .map(|event| pmu.thread_event(&Event::generic(event)).unwrap());
         for (processor, work) in [(0, 100), (1, 1 << 32), (0, 3)] {
             on(processor, || {
-                pmu.switch(&mut [], &mut events, |_| ()).unwrap();
+                pmu.switch(&mut [], &mut events).unwrap();
                 execute(0, work);
-                pmu.switch(&mut events, &mut [], |_| ()).unwrap();
+                pmu.switch(&mut events, &mut []).unwrap();
                 execute(0, 1_000); // another thread's
             });
         }
@@ -196,13 +196,10 @@ fn what_happens_while_the_counters_are_lent_is_not_counted() {
         let pmu = running(is_long, level);
         let event = pmu.start(&Event::generic(GenericEvent::Instructions)).unwrap();
         execute(0, 100);
-        pmu.lend(
-            |_| (),
-            |lent| {
-                assert_eq!(lent.counters().len(), 7);
-                execute(0, 1_000_000);
-            },
-        )
+        pmu.lend(|lent| {
+            assert_eq!(lent.counters().len(), 7);
+            execute(0, 1_000_000);
+        })
         .unwrap();
         execute(0, 11);
         assert_eq!(pmu.read(event).unwrap().value, 4 * 111);

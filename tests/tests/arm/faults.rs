@@ -4,8 +4,8 @@ use pmu::{Event, GenericEvent, PmuError};
 use pmu_tests::arm::identify;
 
 use crate::world::{
-    Met, World, accesses, count_sample, execute, in_pairs, is_met, machine, meet, model, on,
-    running, samples, shut_down,
+    Met, World, accesses, execute, in_pairs, is_met, machine, meet, model, on, running, samples,
+    shut_down,
 };
 
 const PERIOD: u64 = 5_000;
@@ -45,9 +45,9 @@ fn of_a_thread(pmu: &'static World) -> Result<u64, PmuError> {
     let cycles = Event::generic(GenericEvent::Cycles);
     let mut events = [pmu.thread_event(&sampling())?, pmu.thread_event(&cycles)?];
     for branches in [12_000, 250, 21_000] {
-        pmu.switch(&mut [], &mut events, |_| count_sample())?;
+        pmu.switch(&mut [], &mut events)?;
         execute(0, branches);
-        pmu.switch(&mut events, &mut [], |_| count_sample())?;
+        pmu.switch(&mut events, &mut [])?;
     }
     let total = pmu.read_thread(&events[0])?.value;
     pmu.processor_down()?;
@@ -59,9 +59,9 @@ fn lent(pmu: &'static World) -> Result<u64, PmuError> {
     pmu.processor_up(&identify(model()))?;
     let sampling = pmu.start(&sampling())?;
     execute(0, 7_000);
-    pmu.lend(|_| count_sample(), |_| ())?;
+    pmu.lend(|_| ())?;
     execute(0, 8_000);
-    pmu.processor_suspended(|_| count_sample())?;
+    pmu.processor_suspended()?;
     model().reset();
     pmu.processor_resumed()?;
     execute(0, 26_000);

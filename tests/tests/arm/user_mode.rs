@@ -40,7 +40,7 @@ fn a_thread_reads_what_its_kernel_reads() {
         let mut all = 0;
         for (processor, work) in [(0, 100), (1, 1 << 32), (0, 3), (1, 0x7FFF_FFF0), (1, 50)] {
             on(processor, || {
-                pmu.switch(&mut [], &mut events, |_| ()).unwrap();
+                pmu.switch(&mut [], &mut events).unwrap();
                 permit(OPEN);
                 assert_eq!([0, 1, 2].map(|tag| page(tag).field("index")), [1, 2, 32]);
                 for part in [work / 2, work - work / 2] {
@@ -49,7 +49,7 @@ fn a_thread_reads_what_its_kernel_reads() {
                     assert_eq!([0, 1, 2].map(read), [4, 1, 10].map(|each| Some(each * all)));
                 }
                 permit(CLOSED);
-                pmu.switch(&mut events, &mut [], |_| ()).unwrap();
+                pmu.switch(&mut events, &mut []).unwrap();
                 // Another thread's, which has neither pages nor the permission.
                 execute(0, 1_000);
                 assert_eq!([0, 1, 2].map(read), [None; 3]);

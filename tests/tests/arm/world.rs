@@ -4,7 +4,7 @@ use core::cell::Cell;
 
 use pmu::core::access::AccessErrorKind;
 use pmu::user::UserPage;
-use pmu::{Arm, Interrupted, Kernel, Pmu};
+use pmu::{Arm, Interrupted, Kernel, Pmu, PmuSample};
 use pmu_arm::registers::Register;
 use pmu_arm::{ArmRegisters, Identification, Pmuv3, SystemRegisters, frame};
 use pmu_tests::arm::identify;
@@ -70,11 +70,6 @@ pub(crate) fn accesses() -> u32 {
 /// Returns the number of samples of opened events since the last call.
 pub(crate) fn samples() -> u64 {
     SAMPLES.replace(0)
-}
-
-/// Counts a sample.
-pub(crate) fn count_sample() {
-    SAMPLES.set(SAMPLES.get() + 1);
 }
 
 pub(crate) struct Registers;
@@ -152,6 +147,9 @@ unsafe impl Kernel for ArmKernel {
     }
     fn interrupt(processor: usize) {
         on(processor, || PMU.get().unwrap().serve_call());
+    }
+    fn sampled(_: &PmuSample<'_, Self>) {
+        SAMPLES.set(SAMPLES.get() + 1);
     }
     fn now() -> u64 {
         NOW.get()
@@ -242,7 +240,7 @@ fn interrupts(level: u8) {
         IN_HANDLER.set(true);
         let mode = [0x0, 0x5, 0x9][usize::from(level)];
         let frame = frame(PLACE, mode, HERE.get());
-        let handled: Interrupted = PMU.get().unwrap().interrupt(&frame, |_| count_sample());
+        let handled: Interrupted = PMU.get().unwrap().interrupt(&frame);
         // A kernel ends the interrupt here, and a line that is still active would interrupt again.
         assert!(!model().is_interrupted(), "{handled:?} {:x?}", model());
         model().synchronize(); // the return

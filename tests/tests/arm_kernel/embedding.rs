@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use pmu::arm::registers::{Register, UserEnable};
 use pmu::arm::{ArmRegisters, Identification, SystemRegisters, frame};
 use pmu::user::UserPage;
-use pmu::{Arm, CounterSet, Kernel, Pmu, PmuError};
+use pmu::{Arm, CounterSet, Kernel, Pmu, PmuError, PmuSample};
 pub(crate) use pmu_tests::arm::model;
 use pmu_tests::arm::{Registers, install};
 use pmu_virt::mock::MockPmuv3;
@@ -65,6 +65,9 @@ unsafe impl Kernel for Arm64 {
         model().set_unmasked(!masked);
     }
     fn interrupt(_: usize) {}
+    fn sampled(sample: &PmuSample<'_, Self>) {
+        ON_SAMPLE.get().unwrap()(sample.tag, sample.address().unwrap_or(0));
+    }
     fn user_page(tag: u64) -> Option<&'static UserPage> {
         PAGES.get(usize::try_from(tag).ok()?)
     }
@@ -101,7 +104,7 @@ pub(crate) fn interrupts(place: u64, level: u8) {
         INTERRUPTS[0].fetch_add(1, Relaxed);
         let mode = [0x0, 0x5, 0x9][usize::from(level)];
         let frame = frame(place, mode, 0);
-        let handled = PMU.interrupt(&frame, |sample| ON_SAMPLE.get().unwrap()(sample.tag, place));
+        let handled = PMU.interrupt(&frame);
         STUCK.fetch_add(handled.is_stuck.into(), Relaxed);
         if handled.overflows == 0 || handled.error.is_some() {
             UNHANDLED.fetch_add(1, Relaxed);

@@ -305,7 +305,7 @@ impl Attack {
             }
             7 => {
                 self.check_running(cpu);
-                pmu.processor_suspended(|_| ()).unwrap();
+                pmu.processor_suspended().unwrap();
                 self.pass(cpu, false, false);
                 if self.below(2) == 0 {
                     machine.mocks[cpu].lose_registers();

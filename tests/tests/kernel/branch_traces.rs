@@ -12,7 +12,7 @@ use pmu::core::x86::raw_cpuid::CpuIdResult;
 use pmu::core::{CounterSet, Event};
 use pmu::facilities::{BranchTraces, PreciseRecords, SoftwareEvents, X86Facilities};
 use pmu::processors::Busy;
-use pmu::{Kernel, Pmu, PmuError, Snapshot, X86};
+use pmu::{Kernel, Pmu, PmuError, PmuSample, Snapshot, X86};
 use pmu_core::access::{RegisterAddress, RegisterBackend};
 use pmu_tests::opened::Random;
 use pmu_tests::software_pmu::{general_events, general_feed};
@@ -62,6 +62,10 @@ struct Tracing<F>(PhantomData<F>);
 unsafe impl<F: X86Facilities> Kernel for Tracing<F> {
     pmu_tests::one_processor!(Registers, mock);
     type Architecture = X86<F>;
+    fn sampled(sample: &PmuSample<'_, Self>) {
+        let [claimed, samples] = SERVED.get();
+        SERVED.set([claimed, samples + u64::from(sample.instruction().is_some())]);
+    }
     fn branch_traced(branch: Branch) {
         TRACED.with_borrow_mut(|traced| traced.push([branch.from, branch.to]));
     }
@@ -222,14 +226,10 @@ fn up_on<F: X86Facilities>(
     let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
     MOCK.set(Some(Box::leak(Box::new(mock))));
     let handler = move |_: &Mock| {
-        let mut samples = 0;
-        let sampled = |sample: pmu::PmuSample<'_, Tracing<F>>| {
-            samples += u64::from(sample.instruction().is_some());
-        };
-        let interrupted = pmu.interrupt(&PlainFrame::default(), sampled);
+        let interrupted = pmu.interrupt(&PlainFrame::default());
         assert_eq!(interrupted.error, None);
-        let [claimed, before] = SERVED.get();
-        SERVED.set([claimed + u64::from(interrupted.claim.interrupts()), before + samples]);
+        let [claimed, samples] = SERVED.get();
+        SERVED.set([claimed + u64::from(interrupted.claim.interrupts()), samples]);
     };
     self::mock().on_interrupt(Box::leak(Box::new(handler)));
     pmu.processor_up(&self::mock().snapshot()).unwrap();
@@ -350,11 +350,11 @@ fn anything_happens<F: X86Facilities>(processor: Processor) {
                     assert!(!scene.unseen([0, 0]));
                     assert_eq!(pmu.trace_branches(true, true), busy);
                 };
-                pmu.lend(|_| (), guest).unwrap();
+                pmu.lend(guest).unwrap();
                 scene.agrees("lent");
             }
             3 => {
-                pmu.processor_suspended(|_| ()).unwrap();
+                pmu.processor_suspended().unwrap();
                 assert_eq!(pmu.trace_branches(true, true), Err(PmuError::Suspended));
                 scene.agrees("suspended");
                 assert!(!scene.unseen([0, 0]));
@@ -410,13 +410,10 @@ fn operations_fail<F: X86Facilities>(processor: Processor) {
         (|pmu| pmu.trace_branches(true, true), [true, true]),
         (|pmu| pmu.trace_branches(false, false), [false; 2]),
         (|pmu| pmu.drain_branches(), [true, false]),
-        (
-            |pmu| pmu.lend(|_| (), |_| ()).or_else(|_| pmu.processor_resumed().map(drop)),
-            [true, false],
-        ),
+        (|pmu| pmu.lend(|_| ()).or_else(|_| pmu.processor_resumed().map(drop)), [true, false]),
         (
             |pmu| {
-                let suspended = pmu.processor_suspended(|_| ());
+                let suspended = pmu.processor_suspended();
                 pmu.processor_resumed().map(drop).and(suspended)
             },
             [true, false],

@@ -51,7 +51,7 @@ fn two_threads_have_their_call_stacks_on_one_processor_and_on_two() {
         let thread = |tag| [pmu.thread_event(&event(tag)).unwrap(), ThreadEvent::Unused];
         let [mut one, mut two] = [thread(0), thread(1)];
         let switch = |on, from: &mut [ThreadEvent], to: &mut [ThreadEvent]| {
-            machine.on(on, || pmu.switch(from, to, |_| ())).unwrap();
+            machine.on(on, || pmu.switch(from, to)).unwrap();
         };
         switch(0, &mut [], &mut one);
         [0x1000, 0x1100].into_iter().for_each(|from| call(machine, 0, from));
@@ -74,9 +74,9 @@ fn two_threads_have_their_call_stacks_on_one_processor_and_on_two() {
         assert_eq!(sample(machine, 1), [0x1300, 0x1200, 0x1100, 0x1000]);
         assert_eq!(sample(machine, 0), [0x2000]);
         // The thread changes its events, and its processor sleeps.
-        let changed = machine.on(1, || pmu.with_thread(&mut one, |_| (), |_| ()));
+        let changed = machine.on(1, || pmu.with_thread(&mut one, |_| ()));
         changed.unwrap();
-        machine.on(1, || pmu.processor_suspended(|_| ())).unwrap();
+        machine.on(1, || pmu.processor_suspended()).unwrap();
         machine.mocks[1].lose_registers();
         machine.on(1, || pmu.processor_resumed()).unwrap();
         assert_eq!(sample(machine, 1), [0x1300, 0x1200, 0x1100, 0x1000]);
@@ -90,15 +90,15 @@ fn a_call_stack_begins_anew_after_the_thread_ran_where_no_session_is() {
     let (machine, pmu) = machine(None);
     machine.on(2, || pmu.processor_down()).unwrap();
     let mut thread = [pmu.thread_event(&event(0)).unwrap()];
-    pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+    pmu.switch(&mut [], &mut thread).unwrap();
     call(machine, 0, 0x1000);
-    pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+    pmu.switch(&mut thread, &mut []).unwrap();
     // There, the function returns, and another one is called.
-    let there = machine.on(2, || pmu.switch(&mut [], &mut thread, |_| ()));
+    let there = machine.on(2, || pmu.switch(&mut [], &mut thread));
     assert_eq!(there, Err(PmuError::NotUp));
-    let left = machine.on(2, || pmu.switch(&mut thread, &mut [], |_| ()));
+    let left = machine.on(2, || pmu.switch(&mut thread, &mut []));
     assert_eq!(left, Err(PmuError::NotUp));
-    pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+    pmu.switch(&mut [], &mut thread).unwrap();
     call(machine, 0, 0x1100);
     assert_eq!(sample(machine, 0), [0x1100]);
 }
@@ -107,18 +107,18 @@ fn a_call_stack_begins_anew_after_the_thread_ran_where_no_session_is() {
 fn a_thread_in_the_place_of_another_has_nothing_of_its_call_stack() {
     let (machine, pmu) = machine(None);
     let mut thread = [pmu.thread_event(&event(0)).unwrap()];
-    pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+    pmu.switch(&mut [], &mut thread).unwrap();
     call(machine, 0, 0x1000);
-    pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+    pmu.switch(&mut thread, &mut []).unwrap();
     // It ends. The next thread has its events' tags; and so has a child, whose parent ran before.
     let mut child = [ThreadEvent::Unused];
     ThreadEvent::inherit(&thread, &mut child, |tag| tag).unwrap();
     for mut next in [child, [pmu.thread_event(&event(0)).unwrap()]] {
-        pmu.switch(&mut [], &mut next, |_| ()).unwrap();
+        pmu.switch(&mut [], &mut next).unwrap();
         call(machine, 0, 0x2000);
         assert_eq!(sample(machine, 0), [0x2000]);
-        pmu.switch(&mut next, &mut [], |_| ()).unwrap();
+        pmu.switch(&mut next, &mut []).unwrap();
     }
-    pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+    pmu.switch(&mut [], &mut thread).unwrap();
     assert_eq!(sample(machine, 0), []);
 }

@@ -11,7 +11,7 @@ use pmu::{PmuError, PmuEvent, PmuSample};
 use pmu_tests::recorded;
 use pmu_virt::mock::Fault;
 
-use crate::world::{Happens, Machine, PROCESSORS, TestPmu, World, machines};
+use crate::world::{Happens, Machine, PROCESSORS, TestPmu, World, machines, sampling};
 
 const INSTRUCTIONS: Event = Event::generic(GenericEvent::Instructions);
 const CYCLES: Event = Event::generic(GenericEvent::Cycles);
@@ -75,7 +75,7 @@ fn a_handle_means_no_other_event_and_no_other_processor() {
             &|event| pmu.enable(event),
             &|event| pmu.disable(event),
             &|event| pmu.reset(event),
-            &|event| pmu.set_period(event, PERIOD, |_| ()),
+            &|event| pmu.set_period(event, PERIOD),
             &|event| pmu.close(event),
         ];
         let first = pmu.open(&INSTRUCTIONS.every(PERIOD).with_total()).unwrap();
@@ -85,12 +85,12 @@ fn a_handle_means_no_other_event_and_no_other_processor() {
         }
         pmu.close(first).unwrap();
         let mut of_thread = [pmu.thread_event(&INSTRUCTIONS).unwrap()];
-        pmu.switch(&mut [], &mut of_thread, |_| ()).unwrap();
+        pmu.switch(&mut [], &mut of_thread).unwrap();
         assert_eq!(of_thread, [ThreadEvent::Opened(first.id())], "it has the closed one's place");
         for operation in operations {
             assert_eq!(operation(first), Err(gone(first)));
         }
-        pmu.switch(&mut of_thread, &mut [], |_| ()).unwrap();
+        pmu.switch(&mut of_thread, &mut []).unwrap();
         let second = pmu.open(&CYCLES.every(PERIOD).with_total()).unwrap();
         assert_eq!(second.id(), first.id(), "it has the closed one's place");
         assert_ne!(second, first);
@@ -187,7 +187,7 @@ fn a_period_changes_at_once() {
         let event = pmu.open(&INSTRUCTIONS.every(50_000)).unwrap();
         pmu.enable(event).unwrap();
         machine.happen(0, Happens::Instructions, 40_000);
-        pmu.set_period(event, PERIOD, |_| panic!("no period ended")).unwrap();
+        sampling(|_| panic!("no period ended"), || pmu.set_period(event, PERIOD)).unwrap();
         machine.happen(0, Happens::Instructions, PERIOD - 1);
         assert_eq!(machine.overflows.take(), []);
         machine.happen(0, Happens::Instructions, 1 + 2 * PERIOD);
@@ -212,20 +212,20 @@ fn threads_keep_their_events_by_the_switch_alone() {
             machine.happen(processor, Happens::Instructions, instructions);
             machine.happen(processor, Happens::Cycles, cycles);
         };
-        pmu.switch(&mut [], &mut alone, |_| ()).unwrap();
+        pmu.switch(&mut [], &mut alone).unwrap();
         happen(0, 100, 1);
         assert_eq!(values(&alone), [100, 0], "the running thread's");
-        pmu.switch(&mut alone, &mut grouped, |_| ()).unwrap();
+        pmu.switch(&mut alone, &mut grouped).unwrap();
         happen(0, 20, 50);
-        pmu.switch(&mut grouped, &mut [], |_| ()).unwrap();
+        pmu.switch(&mut grouped, &mut []).unwrap();
         happen(0, 1_000, 1_000);
-        machine.on(2, || pmu.switch(&mut [], &mut grouped, |_| ())).unwrap();
+        machine.on(2, || pmu.switch(&mut [], &mut grouped)).unwrap();
         happen(2, 3, 5);
         let [cycles, instructions] = machine.on(2, || values(&grouped));
         assert_eq!((cycles, instructions), (55, 23));
-        machine.on(2, || pmu.switch(&mut grouped, &mut alone, |_| ())).unwrap();
+        machine.on(2, || pmu.switch(&mut grouped, &mut alone)).unwrap();
         happen(2, 7, 7);
-        machine.on(2, || pmu.switch(&mut alone, &mut [], |_| ())).unwrap();
+        machine.on(2, || pmu.switch(&mut alone, &mut [])).unwrap();
         assert_eq!((values(&alone), values(&grouped)), ([107, 0], [55, 23]));
         assert_eq!(value(pmu.read_thread(&ThreadEvent::Unused)), Ok(0));
     });
@@ -249,17 +249,17 @@ fn an_event_joins_the_group_of_a_threads_event() {
         assert_eq!(join(&mut thread, 0, &CYCLES), Err(CounterError::NoEvents));
         thread[1] = pmu.thread_event(&INSTRUCTIONS).unwrap();
         thread[2] = pmu.thread_event(&CYCLES).unwrap();
-        pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+        pmu.switch(&mut [], &mut thread).unwrap();
         happen(0, 100, 10);
         assert!(matches!(join(&mut thread, 1, &CYCLES), Err(CounterError::IsEnabled(_))));
-        pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+        pmu.switch(&mut thread, &mut []).unwrap();
         assert_eq!(join(&mut thread, 0, &CYCLES), Err(CounterError::NoEvents));
         assert_eq!(join(&mut thread, 1, &CYCLES), Ok(3), "behind the first, in the unused place");
         let ThreadEvent::SwitchedOut(first) = thread[1] else { panic!() };
         assert_eq!(first.disabled().to_be_enabled(true), first, "not disabled alone");
         let full = CounterError::InsufficientMemory { needed: 5, lent: 4 };
         assert_eq!(join(&mut thread, 3, &CYCLES), Err(full), "place 0 is before the group");
-        machine.on(2, || pmu.switch(&mut [], &mut thread, |_| ())).unwrap();
+        machine.on(2, || pmu.switch(&mut [], &mut thread)).unwrap();
         happen(2, 20, 3);
         let group = |event: &ThreadEvent| {
             let ThreadEvent::Opened(event) = *event else { panic!("{event:?}") };
@@ -273,7 +273,7 @@ fn an_event_joins_the_group_of_a_threads_event() {
         assert_eq!(group(&thread[2]).len(), 1);
         assert_eq!(group(&thread[1]).len(), 2);
         assert_eq!(group(&thread[1]), group(&thread[3]));
-        machine.on(2, || pmu.switch(&mut thread, &mut [], |_| ())).unwrap();
+        machine.on(2, || pmu.switch(&mut thread, &mut [])).unwrap();
         happen(2, 1_000, 1_000);
         let values = [1, 2, 3].map(|place| value(pmu.read_thread(&thread[place])).unwrap());
         assert_eq!(values, [120, 13, 3]);
@@ -284,9 +284,9 @@ fn an_event_joins_the_group_of_a_threads_event() {
         let ThreadEvent::SwitchedOut(third) = &mut thread[3] else { panic!() };
         assert!(third.is_enabled());
         *third = third.disabled();
-        pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+        pmu.switch(&mut [], &mut thread).unwrap();
         happen(0, 5, 7);
-        pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+        pmu.switch(&mut thread, &mut []).unwrap();
         let values = [1, 2, 3].map(|place| value(pmu.read_thread(&thread[place])).unwrap());
         assert_eq!(values, [125, 10, 0]);
     });
@@ -333,7 +333,7 @@ fn the_tick_gives_each_event_its_turn() {
         }
         for _ in 0..40 {
             machine.happen(0, Happens::Instructions, 10);
-            pmu.tick(|_| ()).unwrap();
+            pmu.tick().unwrap();
         }
         let counts: Vec<_> = events.iter().map(|event| value(pmu.read(*event)).unwrap()).collect();
         assert!(counts.iter().all(|count| *count > 0 && *count < 400), "{counts:?}");
@@ -341,12 +341,12 @@ fn the_tick_gives_each_event_its_turn() {
             pmu.close(event).unwrap();
         }
         // In a task's session, on a processor that is suspended, and on one that is not up, a tick waits.
-        assert_eq!(pmu.with(|_, _| pmu.tick(|_| ())), Ok(Ok(())));
-        pmu.processor_suspended(|_| ()).unwrap();
-        assert_eq!(pmu.tick(|_| ()), Ok(()));
+        assert_eq!(pmu.with(|_, _| pmu.tick()), Ok(Ok(())));
+        pmu.processor_suspended().unwrap();
+        assert_eq!(pmu.tick(), Ok(()));
         pmu.processor_resumed().unwrap();
         pmu.processor_down().unwrap();
-        assert_eq!(pmu.tick(|_| ()), Ok(()));
+        assert_eq!(pmu.tick(), Ok(()));
         pmu.processor_up(&machine.snapshot()).unwrap();
     });
 }
@@ -362,21 +362,15 @@ fn a_guest_has_the_counters_and_events_go_on_afterwards() {
         machine.happen(0, Happens::Instructions, 100);
         machine.happen(0, Happens::Cycles, PERIOD - 3);
         let mut ran = false;
-        pmu.lend(
-            |_| panic!("no sample waits"),
-            |lent| {
-                assert!(!lent.counters().is_empty());
-                machine.happen(0, Happens::Instructions, 1_000);
-                machine.happen(0, Happens::Cycles, 1_000);
-                assert_eq!(
-                    pmu.enable(counted),
-                    Err(PmuError::Session(pmu::processors::Busy::InUse))
-                );
-                lent.set_programmed(true);
-                ran = true;
-            },
-        )
-        .unwrap();
+        let guest = |lent: &mut LentCounters| {
+            assert!(!lent.counters().is_empty());
+            machine.happen(0, Happens::Instructions, 1_000);
+            machine.happen(0, Happens::Cycles, 1_000);
+            assert_eq!(pmu.enable(counted), Err(PmuError::Session(pmu::processors::Busy::InUse)));
+            lent.set_programmed(true);
+            ran = true;
+        };
+        sampling(|_| panic!("no sample waits"), || pmu.lend(guest)).unwrap();
         assert!(ran);
         machine.happen(0, Happens::Instructions, 5);
         machine.happen(0, Happens::Cycles, 2);
@@ -402,15 +396,15 @@ fn a_window_a_suspend_and_a_switch_report_the_overflows_of_the_kernels_own_event
                 // With interrupts off, each counter of cycles has an overflow that waits.
                 machine.pass(0, Happens::Cycles, 10 * PERIOD);
                 let mut reported = vec![];
-                let report = |sample: PmuSample<'_, World>| reported.push(sample.event);
-                match way {
-                    0 => pmu.lend(report, |_| ()).unwrap(),
+                let report = |sample: &PmuSample<'_, World>| reported.push(sample.event);
+                sampling(report, || match way {
+                    0 => pmu.lend(|_| ()).unwrap(),
                     1 => {
-                        pmu.processor_suspended(report).unwrap();
+                        pmu.processor_suspended().unwrap();
                         pmu.processor_resumed().map(drop).unwrap();
                     }
-                    _ => pmu.switch(&mut [], &mut [], report).unwrap(),
-                }
+                    _ => pmu.switch(&mut [], &mut []).unwrap(),
+                });
                 let of_kernel = if way == 2 { vec![] } else { vec![sampled.id()] };
                 assert_eq!(reported, of_kernel, "{way}");
             }
@@ -456,18 +450,18 @@ fn a_switch_on_a_processor_that_is_down_takes_no_others_events() {
     on_each(|machine, pmu| {
         let mut thread = [pmu.thread_event(&INSTRUCTIONS).unwrap()];
         let mut other = [pmu.thread_event(&INSTRUCTIONS).unwrap()];
-        pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+        pmu.switch(&mut [], &mut thread).unwrap();
         pmu.processor_down().unwrap();
-        assert_eq!(pmu.switch(&mut thread, &mut other, |_| ()), Err(PmuError::NotUp));
+        assert_eq!(pmu.switch(&mut thread, &mut other), Err(PmuError::NotUp));
         // A kernel that calls this at each switch is not told of threads without events.
         let mut unused = [ThreadEvent::Unused];
-        assert_eq!(pmu.switch(&mut unused, &mut [], |_| ()), Ok(()));
+        assert_eq!(pmu.switch(&mut unused, &mut []), Ok(()));
         assert_eq!(thread, [ThreadEvent::Unused]);
         assert!(matches!(other, [ThreadEvent::SwitchedOut(_)]), "it was not on the processor");
         pmu.processor_up(&machine.snapshot()).unwrap();
         let event = pmu.open(&INSTRUCTIONS).unwrap();
         pmu.enable(event).unwrap();
-        pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+        pmu.switch(&mut thread, &mut []).unwrap();
         machine.happen(0, Happens::Instructions, 9);
         assert_eq!(value(pmu.read(event)), Ok(9));
         pmu.close(event).unwrap();
@@ -486,19 +480,17 @@ fn a_window_whose_end_failed_says_so_and_a_resume_brings_everything_back() {
             pmu.watch(PERIOD, 10).unwrap();
             let event = pmu.open(&INSTRUCTIONS.rotating()).unwrap();
             pmu.enable(event).unwrap();
-            let lent = pmu.lend(
-                |_| panic!("no sample waits"),
-                |lent| {
-                    lent.set_programmed(true);
-                    machine.mocks[0].inject(fault);
-                },
-            );
+            let guest = |lent: &mut LentCounters| {
+                lent.set_programmed(true);
+                machine.mocks[0].inject(fault);
+            };
+            let lent = sampling(|_| panic!("no sample waits"), || pmu.lend(guest));
             machine.mocks[0].inject(Fault::None);
             if let Err(error) = lent {
                 assert!(matches!(error, PmuError::Interface(_)), "{fault:?}: {error:?}");
                 told[usize::from(lasts)] += 1;
                 pmu.processor_resumed().unwrap();
-                pmu.tick(|_| ()).unwrap();
+                pmu.tick().unwrap();
             }
             let before = value(pmu.read(event)).unwrap();
             machine.happen(0, Happens::Instructions, 7);
@@ -523,16 +515,16 @@ fn a_processor_without_counters_lives_through_everything() {
     let refused = pmu.open(&INSTRUCTIONS).unwrap_err();
     assert!(matches!(refused, PmuError::Counters(_)), "{refused:?}");
     let mut thread = [ThreadEvent::Unused; 2];
-    assert_eq!(pmu.switch(&mut [], &mut thread, |_| ()), Ok(()));
-    assert_eq!(pmu.tick(|_| ()), Ok(()));
+    assert_eq!(pmu.switch(&mut [], &mut thread), Ok(()));
+    assert_eq!(pmu.tick(), Ok(()));
     let mut ran = false;
     let guest = |lent: &mut LentCounters| {
         assert!(lent.counters().is_empty());
         ran = true;
     };
-    assert_eq!(pmu.lend(|_| (), guest), Ok(()));
+    assert_eq!(pmu.lend(guest), Ok(()));
     assert!(ran);
-    pmu.processor_suspended(|_| ()).unwrap();
+    pmu.processor_suspended().unwrap();
     pmu.processor_resumed().unwrap();
     assert_eq!(machine.mocks[0].accesses().total(), 0);
     pmu.processor_down().unwrap();
@@ -544,14 +536,14 @@ fn a_processor_without_counters_lives_through_everything() {
 fn a_thread_whose_processor_went_down_and_up_takes_no_other_event_with_it() {
     on_each(|machine, pmu| {
         let mut thread = [pmu.thread_event(&INSTRUCTIONS).unwrap(), ThreadEvent::Unused];
-        pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+        pmu.switch(&mut [], &mut thread).unwrap();
         pmu.processor_down().unwrap();
         pmu.processor_up(&machine.snapshot()).unwrap();
         let other = pmu.start(&CYCLES).unwrap();
         assert_eq!(thread[0], ThreadEvent::Opened(other.id()), "it has the lost one's place");
         let ThreadEvent::Opened(lost) = thread[0] else { panic!("{thread:?}") };
         assert_eq!(pmu.read_thread(&thread[0]), Err(CounterError::NoSuchEvent(lost).into()));
-        let switched = pmu.switch(&mut thread, &mut [], |_| ());
+        let switched = pmu.switch(&mut thread, &mut []);
         let reason = CounterError::NoSuchEvent(lost);
         assert_eq!(switched, Err(PmuError::Events(EventsError { events: 1, reason })));
         assert_eq!(thread, [ThreadEvent::Unused; 2]);

@@ -48,7 +48,8 @@ thread_local! {
 /// Tag, address, and the addresses of the branches of a sample; whether the address is a recorded one.
 type Seen = (u64, u64, Vec<u64>, bool);
 
-fn sampled(address: u64, sample: &PmuSample<'_, Hermit>) {
+fn sampled(sample: &PmuSample<'_, Hermit>) {
+    let address = sample.address().unwrap_or(0);
     let branches = sample.branches().map(|branch| branch.from).collect();
     let is_precise = sample.instruction().is_some();
     SAMPLES.with_borrow_mut(|all| all.push((sample.tag, address, branches, is_precise)));

@@ -18,7 +18,7 @@ use pmu::frame::PlainFrame;
 use pmu_tests::opened::Mock;
 use pmu_virt::configuration::Configuration;
 
-use crate::world::{Machine, PROCESSORS, TestPmu, machine};
+use crate::world::{Machine, PROCESSORS, TestPmu, World, machine};
 
 thread_local! {
     /// Lines that the kernel printed.
@@ -58,6 +58,9 @@ fn print(line: String) {
 fn printed() -> Vec<String> {
     PRINTED.take()
 }
+
+/// The kernel of the guide.
+type MyKernel = World;
 
 /// Makes the interrupts of a machine call this handler.
 fn handle(machine: &'static Machine, handler: fn(&PlainFrame) -> Interrupted) {

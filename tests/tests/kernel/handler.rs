@@ -3,16 +3,16 @@
 
 use core::cell::RefCell;
 
-use pmu::Kernel;
 use pmu::core::error::CounterError;
 use pmu::core::frame::PlainFrame;
 use pmu::core::reading::{RemoteCount, remote_count, sample_read, user_view};
 use pmu::core::{Event, EventSource, GenericEvent};
 use pmu::user::UserPage;
+use pmu::{Kernel, PmuSample};
 use pmu_tests::linux_page::LinuxPage;
 use pmu_virt::configuration::{Configuration, IntelConfiguration};
 
-use crate::world::{Happens, Machine, PROCESSORS, TestPmu, World};
+use crate::world::{Happens, Machine, PROCESSORS, TestPmu, World, sampling};
 
 const PERIOD: u64 = 5_000;
 const FRAME: PlainFrame = PlainFrame { pc: 0, cs: 8, flags: 2, processor: 1, process: None };
@@ -40,14 +40,15 @@ fn a_handler_reads_a_group_publishes_its_page_and_ends_its_reports() {
     machine.mocks[1].on_interrupt(Box::leak(Box::new(move |_: &_| {
         let (events, memory) = pmu.events_of(World::this_processor()).unwrap();
         let msr = World::registers();
-        let interrupted = pmu.interrupt(&FRAME, |overflow| {
-            let read = sample_read(&events, &msr, memory, overflow.event, 0).unwrap();
+        let note = |sample: &PmuSample<'_, World>| {
+            let read = sample_read(&events, &msr, memory, sample.event, 0).unwrap();
             let read = read.map(|read| (read.tag, read.count.unwrap().value));
             samples.borrow_mut().push(read.collect::<Vec<_>>().try_into().unwrap());
             if samples.borrow().len() == 2 {
-                pmu.stop_reporting(overflow.event).unwrap();
+                pmu.stop_reporting(sample.event).unwrap();
             }
-        });
+        };
+        let interrupted = sampling(note, || pmu.interrupt(&FRAME));
         assert_eq!(interrupted.error, None);
         page.publish(None, || user_view(&events, &msr, memory, id, 0)).unwrap();
     })));

@@ -6,11 +6,11 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use pmu::core::{EventSource, EventStatus};
 use pmu::frame::PlainFrame;
-use pmu::{Event, GenericEvent, Kernel, PmuError, PmuEvent, SoftwareEvent};
+use pmu::{Event, GenericEvent, Kernel, PmuError, PmuEvent, PmuSample, SoftwareEvent};
 use pmu_virt::mock::Fault;
 
 use crate::software::on_each;
-use crate::world::{Happens, Machine, TestPmu, World};
+use crate::world::{Happens, Machine, TestPmu, World, sampling};
 
 const INSTRUCTIONS: Event = Event::generic(GenericEvent::Instructions);
 const CYCLES: Event = Event::generic(GenericEvent::Cycles);
@@ -62,7 +62,7 @@ fn a_repair_does_not_let_a_silenced_event_be_sampled() {
         if let EventStatus::Active(_) = status(pmu, event) {
             // Only one was lost.
             machine.mocks[0].inject(Fault::From(1));
-            let _ = pmu.lend(|_| (), |_| ());
+            let _ = pmu.lend(|_| ());
             machine.mocks[0].inject(Fault::None);
         }
         resume(pmu);
@@ -82,10 +82,10 @@ fn a_repair_starts_an_event_that_a_tick_could_not_let_go_on() {
     on_each(|machine, pmu| {
         for at in 1..20 {
             let event = pmu.start(&INSTRUCTIONS.every(PERIOD).with_total()).unwrap();
-            pmu.tick(|_| ()).unwrap();
+            pmu.tick().unwrap();
             machine.happen(0, Happens::Instructions, 500 * PERIOD);
             machine.mocks[0].inject(Fault::From(at));
-            let ticked = pmu.tick(|_| ());
+            let ticked = pmu.tick();
             machine.mocks[0].inject(Fault::None);
             resume(pmu);
             let (status, of) = (status(pmu, event), machine.configuration);
@@ -93,7 +93,7 @@ fn a_repair_starts_an_event_that_a_tick_could_not_let_go_on() {
                 matches!(status, EventStatus::Active(_)),
                 "{of:?} {at}: {ticked:?}, {status:?}"
             );
-            pmu.tick(|_| ()).unwrap();
+            pmu.tick().unwrap();
             machine.overflows.take();
             machine.happen(0, Happens::Instructions, 3 * PERIOD);
             if at < 3 {
@@ -113,18 +113,18 @@ fn all_of_a_group_goes_on_as_its_parts_are_together_again() {
             let context = format!("{:?} {part} {loses}", machine.configuration);
             let events = [INSTRUCTIONS.every(PERIOD).with_total(), FAULTS, CYCLES];
             let mut group = pmu.thread_group(&events).unwrap();
-            pmu.switch(&mut [], &mut group, |_| ()).unwrap();
+            pmu.switch(&mut [], &mut group).unwrap();
             if loses {
                 lose(machine);
             }
-            let _ = pmu.switch(&mut group[part..=part], &mut [], |_| ());
+            let _ = pmu.switch(&mut group[part..=part], &mut []);
             resume(pmu);
             machine.now.set(machine.now.get() + 100);
-            pmu.switch(&mut [], &mut group[part..=part], |_| ()).unwrap();
+            pmu.switch(&mut [], &mut group[part..=part]).unwrap();
             for _ in 0..2 {
                 let counts = || [0, 1, 2].map(|event| pmu.read_thread(&group[event]).unwrap());
                 let before = counts();
-                pmu.happened(SoftwareEvent::MinorFaults, &frame(0), |_| ());
+                pmu.happened(SoftwareEvent::MinorFaults, &frame(0));
                 machine.happen(0, Happens::Instructions, 7);
                 machine.happen(0, Happens::Cycles, 9);
                 machine.now.set(machine.now.get() + 10);
@@ -135,10 +135,10 @@ fn all_of_a_group_goes_on_as_its_parts_are_together_again() {
                     [after.value - before.value, time, after.running - before.running]
                 });
                 assert_eq!(more, [[7, 10, 10], [1, 10, 10], [9, 10, 10]], "{context}");
-                pmu.switch(&mut group, &mut [], |_| ()).unwrap();
-                pmu.switch(&mut [], &mut group, |_| ()).unwrap();
+                pmu.switch(&mut group, &mut []).unwrap();
+                pmu.switch(&mut [], &mut group).unwrap();
             }
-            pmu.switch(&mut group, &mut [], |_| ()).unwrap();
+            pmu.switch(&mut group, &mut []).unwrap();
         }
     });
 }
@@ -158,7 +158,8 @@ fn a_source_of_a_software_event_takes_up_its_interval() {
             while let Some(at) = timer.get().filter(|at| *at <= end) {
                 timer.set(None);
                 machine.now.set(at);
-                pmu.clock_interrupt(&frame(0), |_| samples.set(samples.get() + 1));
+                let note = |_: &PmuSample<'_, World>| samples.set(samples.get() + 1);
+                sampling(note, || pmu.clock_interrupt(&frame(0)));
             }
             machine.now.set(end);
             samples.get()
@@ -184,7 +185,7 @@ fn a_source_of_a_software_event_accepts_the_periods_of_the_event() {
         let source = pmu.source(FAULTS.every(2)).unwrap();
         let buffer: [AtomicU32; 4] = Default::default();
         pmu.profile(source, 0..64, &buffer, || {
-            let fault = || pmu.happened(SoftwareEvent::MinorFaults, &frame(0), |_| ());
+            let fault = || pmu.happened(SoftwareEvent::MinorFaults, &frame(0));
             let set = |units| {
                 pmu.with(|session, _| session.interface().set_interval(source, units)).unwrap()
             };
@@ -240,7 +241,7 @@ fn a_clocks_profile_does_not_start_while_a_processor_sleeps() {
     crate::software_profiles::with_and_without_counters(|machine, pmu| {
         let buffer: [AtomicU32; 4] = Default::default();
         for suspended in 0..3 {
-            machine.on(suspended, || pmu.processor_suspended(|_| ())).unwrap();
+            machine.on(suspended, || pmu.processor_suspended()).unwrap();
             for period in [1, 2] {
                 let by = CLOCK.every(period * MILLISECOND);
                 assert!(pmu.profile(by, 0..64, &buffer, || unreachable!()).is_err());
@@ -252,7 +253,7 @@ fn a_clocks_profile_does_not_start_while_a_processor_sleeps() {
                 let at = machine.now.get() + period * MILLISECOND;
                 pmu.profile(by, 0..64, &buffer, || {
                     assert!(machine.clock_timers.iter().all(|timer| timer.get() == Some(at)));
-                    machine.on(suspended, || pmu.processor_suspended(|_| ())).unwrap();
+                    machine.on(suspended, || pmu.processor_suspended()).unwrap();
                 })
                 .unwrap_err();
                 machine.on(suspended, || pmu.processor_resumed()).unwrap();
@@ -291,7 +292,7 @@ fn a_processor_is_repaired_while_another_one_sleeps() {
                     })
                 });
                 if failed == [true; 2] {
-                    machine.on(1, || pmu.processor_suspended(|_| ())).unwrap();
+                    machine.on(1, || pmu.processor_suspended()).unwrap();
                     pmu.processor_resumed()
                         .unwrap_or_else(|error| panic!("{:?} {error:?}", machine.configuration));
                     machine.on(1, || pmu.processor_resumed()).unwrap();

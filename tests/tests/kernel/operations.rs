@@ -81,15 +81,15 @@ fn an_event_of_a_thread_begins_in_one_call_whatever_the_scheduler_does_after_it(
             machine.moves_to.set(Some(0));
             let switched_in = World::pinned(|| {
                 thread[0] = event;
-                pmu.switch(&mut [], &mut thread, |_| ())
+                pmu.switch(&mut [], &mut thread)
             });
             switched_in.unwrap();
             // The move: out on processor 1, in on processor 0.
             machine.happen(1, Happens::Instructions, 10);
-            machine.on(1, || pmu.switch(&mut thread, &mut [], |_| ())).unwrap();
+            machine.on(1, || pmu.switch(&mut thread, &mut [])).unwrap();
             machine.happen(1, Happens::Instructions, 100); // another thread's
             machine.happen(0, Happens::Instructions, 1_000);
-            pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+            pmu.switch(&mut [], &mut thread).unwrap();
             machine.happen(0, Happens::Instructions, 5);
             assert_eq!(
                 pmu.read_thread(&thread[0]).unwrap().value,
@@ -97,7 +97,7 @@ fn an_event_of_a_thread_begins_in_one_call_whatever_the_scheduler_does_after_it(
                 "{:?}",
                 machine.configuration
             );
-            pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+            pmu.switch(&mut thread, &mut []).unwrap();
         });
         for (processor, event) in others.into_iter().enumerate() {
             let event = event.unwrap();
@@ -380,10 +380,10 @@ fn before_and_after_it_is_up_a_processor_refuses_and_its_interrupt_is_anothers()
             assert_eq!(pmu.processor_down(), Err(PmuError::NotUp));
             assert_eq!(pmu.processor_resumed(), Err(PmuError::NotUp));
             assert_eq!(pmu.watch(PERIOD, 10), Err(PmuError::NotUp));
-            assert_eq!(pmu.interrupt(&PlainFrame::default(), |_| ()).overflows, 0);
+            assert_eq!(pmu.interrupt(&PlainFrame::default()).overflows, 0);
         };
         assert!(pmu.machine().is_none());
-        let nothing = pmu.interrupt(&PlainFrame::default(), |_| ());
+        let nothing = pmu.interrupt(&PlainFrame::default());
         assert_eq!((nothing.claim, nothing.error), (Claim::NotOurs, None));
         refused();
         machine.up();

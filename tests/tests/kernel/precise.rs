@@ -59,6 +59,14 @@ unsafe impl Kernel for Recording {
         assert_eq!((first.addr() % 4096, bytes), (0, 8 * WORDS));
         ADDRESS.get()
     }
+    fn sampled(sample: &PmuSample<'_, Self>) {
+        let pebs = sample.facility().and_then(|((pebs, _), _)| pebs.as_ref());
+        let record = pebs.and_then(|pebs| pebs.record());
+        assert_eq!(record.is_some(), sample.instruction().is_some());
+        let branches = sample.branches().map(|branch| branch.from).collect();
+        let seen = (sample.tag, record.and_then(|record| record.address()), branches);
+        SAMPLES.with_borrow_mut(|samples| samples.push(seen));
+    }
 }
 
 fn fed() -> FedEvents {
@@ -77,15 +85,6 @@ fn processors() -> [(u8, PreciseConfiguration); 3] {
         (5, PreciseConfiguration::debug_store(4)),
         (6, PreciseConfiguration::ARCHITECTURAL),
     ]
-}
-
-fn sampled(sample: &PmuSample<'_, Recording>) {
-    let pebs = sample.facility().and_then(|((pebs, _), _)| pebs.as_ref());
-    let record = pebs.and_then(|pebs| pebs.record());
-    assert_eq!(record.is_some(), sample.instruction().is_some());
-    let branches = sample.branches().map(|branch| branch.from).collect();
-    let seen = (sample.tag, record.and_then(|record| record.address()), branches);
-    SAMPLES.with_borrow_mut(|samples| samples.push(seen));
 }
 
 /// A machine of one processor, which is up. The kernel tells the address as the buffer's physical one.
@@ -112,7 +111,7 @@ fn machine(
     ADDRESS.set(address);
     let pmu: &'static Pmu<Recording, 1> = Box::leak(Box::new(Pmu::new()));
     let handler = move |_: &Mock| {
-        let interrupted = pmu.interrupt(&PlainFrame::default(), |sample| sampled(&sample));
+        let interrupted = pmu.interrupt(&PlainFrame::default());
         assert_eq!(interrupted.error, None);
     };
     self::mock().on_interrupt(Box::leak(Box::new(handler)));
@@ -167,7 +166,7 @@ fn samples_of_precise_events_have_records_and_those_of_events_with_branches_have
             ];
             assert_eq!(SAMPLES.take(), expected, "{version}");
             // Registers that lose their contents are programmed again; what was left of a period is left.
-            pmu.processor_suspended(|sample| sampled(&sample)).unwrap();
+            pmu.processor_suspended().unwrap();
             mock().lose_registers();
             pmu.processor_resumed().unwrap();
             happen(0, PERIOD - 2);
@@ -203,7 +202,7 @@ fn a_processors_threshold_and_its_dropped_records_are_the_kernels_to_see() {
         start(pmu, &event(0).precise(Precision::ConstantSkid)).unwrap();
         happen(0, 5 * PERIOD);
         assert_eq!(SAMPLES.take(), [], "{version}: they wait");
-        pmu.report_samples(|sample| sampled(&sample)).unwrap();
+        pmu.report_samples().unwrap();
         let expected: Vec<Seen> = (0..5).map(|number| (0, address(number), vec![])).collect();
         assert_eq!(SAMPLES.take(), expected, "{version}");
         assert_eq!(memory.dropped(), Default::default(), "{version}");

@@ -53,7 +53,7 @@ impl Attack {
         let outcome = machine.on(cpu, || match operation {
             0 => pmu.processor_up(&machine.snapshot()).map(drop),
             1 => pmu.processor_down(),
-            2 => pmu.processor_suspended(|_| ()),
+            2 => pmu.processor_suspended(),
             3 => {
                 if self.below(2) == 0 {
                     machine.mocks[cpu].lose_registers();

@@ -7,7 +7,7 @@ use pmu::core::error::CounterError;
 use pmu::core::frame::PlainFrame;
 use pmu::core::registers::EventSelect;
 use pmu::facilities::CounterReloads;
-use pmu::{Kernel, Pmu, X86};
+use pmu::{Kernel, Pmu, PmuSample, X86};
 use pmu_tests::software_pmu::{general_events, general_feed};
 use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::MockMsr;
@@ -38,6 +38,9 @@ struct Reloading;
 unsafe impl Kernel for Reloading {
     pmu_tests::one_processor!(Registers, mock);
     type Architecture = X86<CounterReloads>;
+    fn sampled(sample: &PmuSample<'_, Self>) {
+        SAMPLES.with_borrow_mut(|samples| samples.push(sample.tag));
+    }
 }
 
 fn fed() -> FedEvents {
@@ -62,9 +65,7 @@ fn machine(reloads: bool) -> &'static Pmu<Reloading, 1> {
     MOCK.set(Some(Box::leak(Box::new(mock))));
     let pmu: &'static Pmu<Reloading, 1> = Box::leak(Box::new(Pmu::new()));
     let handler = move |_: &Mock| {
-        let interrupted = pmu.interrupt(&PlainFrame::default(), |overflow| {
-            SAMPLES.with_borrow_mut(|samples| samples.push(overflow.tag));
-        });
+        let interrupted = pmu.interrupt(&PlainFrame::default());
         assert_eq!(interrupted.error, None);
     };
     self::mock().on_interrupt(Box::leak(Box::new(handler)));
@@ -108,7 +109,7 @@ fn a_pmu_whose_kernel_chose_counter_reload_samples_where_the_event_is_frequent()
     happen(0, 4_999);
     assert_eq!(samples(), 2);
     // Registers that lose their contents are programmed again.
-    pmu.processor_suspended(|_| ()).unwrap();
+    pmu.processor_suspended().unwrap();
     mock().lose_registers();
     pmu.processor_resumed().unwrap();
     happen(1, 100_000);

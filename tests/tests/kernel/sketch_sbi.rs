@@ -15,7 +15,7 @@ use pmu::core::registers::{
     CounterBank, CounterLayout, EventSelect, GlobalRegisters, SelectLayout,
 };
 use pmu::core::{CounterSet, CounterUnit, Event, EventSource, GenericEvent};
-use pmu::{Architecture, Kernel, Pmu};
+use pmu::{Architecture, Kernel, Pmu, PmuSample};
 
 const COUNTERS: usize = 4;
 
@@ -295,6 +295,8 @@ impl RegisterBackend for Calls {
 
 struct SbiKernel;
 
+pmu_tests::sampling!(SbiKernel);
+
 // SAFETY: each test has one thread, and a `Pmu` of its own.
 unsafe impl Kernel for SbiKernel {
     type Registers = Calls;
@@ -312,6 +314,9 @@ unsafe impl Kernel for SbiKernel {
         FIRMWARE.with_borrow_mut(|firmware| firmware.is_unmasked = !masked);
     }
     fn interrupt(_: usize) {}
+    fn sampled(sample: &PmuSample<'_, Self>) {
+        sampled(sample);
+    }
 }
 
 /// Lets an event happen; its select says which. Returns the samples.
@@ -322,7 +327,7 @@ fn happen(event: u64, user: bool, times: u64) -> u32 {
         left -= FIRMWARE.with_borrow_mut(|firmware| firmware.happen(event, user, left));
         while FIRMWARE.with_borrow(Firmware::is_interrupted) {
             let frame = PlainFrame::new(0x8020_0000, if user { 3 } else { 0 }, 0, 0);
-            let _ = PMU.get().unwrap().interrupt(&frame, |_| samples += 1);
+            let _ = sampling(|_| samples += 1, || PMU.get().unwrap().interrupt(&frame));
         }
     }
     samples

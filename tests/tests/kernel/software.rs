@@ -10,12 +10,12 @@ use pmu::core::registers::{CounterId, EventSelect};
 use pmu::core::x86::raw_cpuid::CpuIdResult;
 use pmu::frame::PlainFrame;
 use pmu::{
-    BranchFilter, Event, GenericEvent, Kernel, PmuError, PmuEvent, Precision, Snapshot,
+    BranchFilter, Event, GenericEvent, Kernel, PmuError, PmuEvent, PmuSample, Precision, Snapshot,
     SoftwareEvent, ThreadEvent,
 };
 use pmu_virt::configuration::{Configuration, IntelConfiguration};
 
-use crate::world::{Happens, Machine, TestPmu, World, machine, machines};
+use crate::world::{Happens, Machine, TestPmu, World, machine, machines, sampling};
 
 const INSTRUCTIONS: Event = Event::generic(GenericEvent::Instructions);
 const FAULTS: Event = Event::software(SoftwareEvent::PageFaults);
@@ -38,11 +38,12 @@ pub(crate) fn frame(user: bool) -> PlainFrame {
 /// Something happens, and is sampled: the places and periods of the events.
 fn happen(pmu: &'static TestPmu, what: SoftwareEvent, user: bool) -> Vec<(u16, u64)> {
     let mut samples = Vec::new();
-    pmu.happened(what, &frame(user), |sample| {
+    let note = |sample: &PmuSample<'_, World>| {
         assert_eq!((sample.counter, sample.instruction()), (CounterId::SOFTWARE, None));
-        assert_eq!(sample.branches().count(), 0);
+        assert_eq!((sample.branches().count(), sample.address()), (0, Some(0x1000)));
         samples.push((sample.event.index().unwrap() as u16, sample.period));
-    });
+    };
+    sampling(note, || pmu.happened(what, &frame(user)));
     samples
 }
 
@@ -58,9 +59,10 @@ fn pass(pmu: &'static TestPmu, nanoseconds: u64, user: bool) -> Vec<(u64, u64)> 
     while let Some(at) = timer.get().filter(|at| *at <= end) {
         timer.set(None);
         machine.now.set(at.max(machine.now.get()));
-        pmu.clock_interrupt(&frame(user), |sample| {
-            samples.push((machine.now.get(), sample.period))
-        });
+        let note = |sample: &PmuSample<'_, World>| {
+            samples.push((machine.now.get(), sample.period));
+        };
+        sampling(note, || pmu.clock_interrupt(&frame(user)));
     }
     machine.now.set(end);
     samples
@@ -116,7 +118,7 @@ fn each_period_is_sampled_once_and_a_reset_leaves_it() {
         pmu.disable(event).unwrap();
         assert_eq!(fault(), []);
         pmu.enable(event).unwrap();
-        pmu.set_period(event, 2, |_| panic!("no period had ended")).unwrap();
+        sampling(|_| panic!("no period had ended"), || pmu.set_period(event, 2)).unwrap();
         assert_eq!((fault(), fault(), fault()), (vec![], vec![(place, 2)], vec![]));
         assert_eq!(value(pmu, event), 5);
     });
@@ -130,10 +132,10 @@ fn samples_are_limited_between_ticks() {
         let fault = || happen(pmu, SoftwareEvent::MinorFaults, true).len();
         assert_eq!((0..1_000).map(|_| fault()).sum::<usize>(), 1_000, "no tick has come");
         machine.now.set(4 * MILLISECOND);
-        pmu.tick(|_| ()).unwrap();
+        pmu.tick().unwrap();
         assert_eq!((0..1_000).map(|_| fault()).sum::<usize>(), 400, "of 100,000 per second");
         machine.now.set(8 * MILLISECOND);
-        pmu.tick(|_| ()).unwrap();
+        pmu.tick().unwrap();
         assert_eq!((fault(), value(pmu, event)), (1, 2_001));
         pmu.close(event).unwrap();
         let event = pmu.start(&FAULTS.at_frequency(1_000)).unwrap();
@@ -144,7 +146,7 @@ fn samples_are_limited_between_ticks() {
                 machine.now.set(machine.now.get() + MILLISECOND / 10);
                 samples += fault();
             }
-            pmu.tick(|_| ()).unwrap();
+            pmu.tick().unwrap();
         }
         assert!((350..=550).contains(&samples), "{samples} in 0.4 s, with the begin");
         pmu.close(event).unwrap();
@@ -208,7 +210,7 @@ fn a_group_of_both_kinds_counts_and_waits_as_one() {
             assert_eq!(value(pmu, left), 2, "from when it needed no counter");
             pmu.close(left).unwrap();
             others.into_iter().for_each(|event| pmu.close(event).unwrap());
-            pmu.tick(|_| ()).unwrap();
+            pmu.tick().unwrap();
             let before = group.map(|event| value(pmu, event));
             step(1);
             let now = group.map(|event| value(pmu, event));
@@ -231,12 +233,13 @@ fn a_sample_reads_its_group() {
         machine.now.set(machine.now.get() + 12);
         let read = RefCell::new(Vec::new());
         for _ in 0..2 {
-            pmu.happened(SoftwareEvent::MajorFaults, &frame(false), |sample| {
+            let note = |sample: &PmuSample<'_, World>| {
                 let (events, memory) = pmu.events_of(0).unwrap();
                 let msr = World::registers();
                 let counts = sample_read(&events, &msr, memory, sample.event, World::now());
                 read.borrow_mut().extend(counts.unwrap().map(|read| (read.event, read.count)));
-            });
+            };
+            sampling(note, || pmu.happened(SoftwareEvent::MajorFaults, &frame(false)));
         }
         let read: Vec<_> = read.take().iter().map(|(of, count)| (*of, count.unwrap())).collect();
         let values: Vec<_> = read.iter().map(|(event, count)| (*event, count.value)).collect();
@@ -259,12 +262,12 @@ fn a_threads_events_count_on_each_processor_what_happens_to_it() {
         for turn in 0..7 {
             let here = turn % 2;
             machine.on(here, || {
-                pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+                pmu.switch(&mut [], &mut thread).unwrap();
                 happen(pmu, MinorFaults, true);
                 machine.happen(here, Happens::Instructions, 100);
                 samples.extend(pass(pmu, 4 * MILLISECOND, true));
                 happen(pmu, ContextSwitches, false);
-                pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+                pmu.switch(&mut thread, &mut []).unwrap();
                 assert_eq!(machine.clock_timers[here].get(), None, "no clock counts here");
                 // Another thread.
                 happen(pmu, MinorFaults, true);
@@ -305,7 +308,7 @@ fn a_clock_is_sampled_by_its_own_period_and_counts_each_nanosecond() {
         pmu.reset(fast).unwrap();
         assert_eq!(pass(pmu, 70_000, false), [(10 * MILLISECOND + 500_000, 100_000)]);
         assert_eq!(value(pmu, fast), 70_000);
-        pmu.set_period(fast, 20_000, |_| panic!("none had ended")).unwrap();
+        sampling(|_| panic!("none had ended"), || pmu.set_period(fast, 20_000)).unwrap();
         assert_eq!(pass(pmu, 20_000, false).len(), 1);
         pmu.disable(fast).unwrap();
         assert_eq!(machine.clock_timers[0].get(), None);
@@ -344,11 +347,11 @@ fn a_guest_and_a_suspend_are_not_counted() {
             pass(pmu, MILLISECOND / 2, false)
         };
         assert_eq!(step(), []);
-        pmu.lend(|_| (), |_| assert_eq!(step(), [])).unwrap();
+        pmu.lend(|_| assert_eq!(step(), [])).unwrap();
         assert_eq!(values(), [1, 1, MILLISECOND / 2, 10]);
         let before = machine.now.get();
         assert_eq!(step(), [(before + MILLISECOND / 2, MILLISECOND)], "the rest of the period");
-        pmu.processor_suspended(|_| ()).unwrap();
+        pmu.processor_suspended().unwrap();
         happen(pmu, SoftwareEvent::MinorFaults, true);
         assert_eq!(pass(pmu, 5 * MILLISECOND, false), []);
         pmu.processor_resumed().unwrap();
@@ -370,7 +373,7 @@ fn the_state_of_an_event_without_a_counter_is_told() {
         assert_eq!(status(), EventStatus::Off);
         pmu.enable(event).unwrap();
         assert_eq!(status(), EventStatus::Active(CounterId::SOFTWARE));
-        pmu.processor_suspended(|_| ()).unwrap();
+        pmu.processor_suspended().unwrap();
         pmu.processor_resumed().unwrap();
         happen(pmu, SoftwareEvent::MinorFaults, true);
         assert_eq!((status(), value(pmu, event)), (EventStatus::Active(CounterId::SOFTWARE), 1));
@@ -397,7 +400,7 @@ fn what_no_software_event_can_do_is_refused() {
         let precise = FAULTS.every(5).precise(Precision::ConstantSkid);
         assert!(matches!(pmu.open(&precise), Err(PmuError::Counters(CounterError::NotPrecise(_)))));
         let event = pmu.open(&FAULTS.every(5)).unwrap();
-        let refused = pmu.set_period(event, 0, |_| ());
+        let refused = pmu.set_period(event, 0);
         assert_eq!(refused, Err(PmuError::Counters(CounterError::Period(0))));
         assert!(pmu.open(&FAULTS.outside_guests()).is_ok());
     });
@@ -417,14 +420,14 @@ fn a_processor_without_counters_has_software_events() {
         let clock = Event::software(SoftwareEvent::CpuClock).every(MILLISECOND).with_total();
         let [clock, faults] = pmu.start_group(&[clock, FAULTS]).unwrap();
         let mut thread = [pmu.thread_event(&FAULTS).unwrap()];
-        pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+        pmu.switch(&mut [], &mut thread).unwrap();
         happen(pmu, SoftwareEvent::MinorFaults, true);
         assert_eq!(pass(pmu, 3 * MILLISECOND, true).len(), 3);
-        pmu.tick(|_| ()).unwrap();
-        pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
-        pmu.processor_suspended(|_| ()).unwrap();
+        pmu.tick().unwrap();
+        pmu.switch(&mut thread, &mut []).unwrap();
+        pmu.processor_suspended().unwrap();
         pmu.processor_resumed().unwrap();
-        pmu.lend(|_| (), |_| ()).unwrap();
+        pmu.lend(|_| ()).unwrap();
         happen(pmu, SoftwareEvent::MinorFaults, true);
         assert_eq!(pmu.read_thread(&thread[0]).unwrap().value, 1);
         assert_eq!([clock, faults].map(|event| value(pmu, event)), [3 * MILLISECOND, 2]);

@@ -31,24 +31,24 @@ fn nothing_is_accessed(machine: &'static Machine, pmu: &'static TestPmu) {
     let own = pmu.start_group(&group).unwrap();
     let mut thread = [ThreadEvent::Unused; 3];
     thread[..2].copy_from_slice(&pmu.thread_group(&[FAULTS, CLOCK]).unwrap());
-    pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+    pmu.switch(&mut [], &mut thread).unwrap();
     fault(pmu);
     machine.now.set(30);
-    pmu.tick(|_| ()).unwrap();
+    pmu.tick().unwrap();
     // Clocks stand still meanwhile.
-    pmu.lend(|_| (), |_| machine.now.set(130)).unwrap();
-    pmu.processor_suspended(|_| ()).unwrap();
+    pmu.lend(|_| machine.now.set(130)).unwrap();
+    pmu.processor_suspended().unwrap();
     machine.now.set(230);
     pmu.processor_resumed().unwrap();
     pmu.disable(own[1]).unwrap();
     pmu.enable(own[1]).unwrap();
     pmu.disable(own[0]).unwrap();
     pmu.enable(own[0]).unwrap();
-    pmu.set_period(own[0], 20_000, |_| ()).unwrap();
+    pmu.set_period(own[0], 20_000).unwrap();
     pmu.reset(own[0]).unwrap();
     pmu.close_member(own[0]).unwrap();
     pmu.close(own[1]).unwrap();
-    pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+    pmu.switch(&mut thread, &mut []).unwrap();
     pmu.processor_down().unwrap();
     assert_eq!(machine.mocks[0].accesses().total(), 0);
     assert_eq!(thread.map(|event| pmu.read_thread(&event).map_or(0, |of| of.value)), [1, 30, 0]);
@@ -82,7 +82,7 @@ fn a_guest_and_a_suspend_are_not_counted_by_a_kernel_that_takes_no_counters() {
         machine.now.set(machine.now.get() + 30);
     };
     pass();
-    pmu.lend(|_| (), |_| (0..3).for_each(|_| pass())).unwrap();
+    pmu.lend(|_| (0..3).for_each(|_| pass())).unwrap();
     let count = |event| {
         let count = pmu.read(event).unwrap();
         (count.value, count.enabled, count.running)
@@ -90,13 +90,13 @@ fn a_guest_and_a_suspend_are_not_counted_by_a_kernel_that_takes_no_counters() {
     assert_eq!([faults, clock].map(count), [(1, 30, 30), (30, 30, 30)]);
     pass();
     assert_eq!([faults, clock].map(count), [(2, 60, 60), (60, 60, 60)]);
-    pmu.processor_suspended(|_| ()).unwrap();
+    pmu.processor_suspended().unwrap();
     pass();
     pmu.processor_resumed().unwrap();
     assert_eq!([faults, clock].map(count), [(2, 60, 60), (60, 60, 60)]);
     // It does not return: the events wait until the processor is resumed.
     let unwound = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| {
-        pmu.lend(|_| (), |_| panic!("the guest does not return"))
+        pmu.lend(|_| panic!("the guest does not return"))
     }));
     assert!(unwound.is_err());
     pass();
@@ -156,13 +156,13 @@ fn a_threads_group_waits_where_there_are_no_counters() {
             thread[3] = pmu.thread_event(&turning(FAULTS)).unwrap();
             for turn in 0..6 {
                 machine.on(turn % 2, || {
-                    pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+                    pmu.switch(&mut [], &mut thread).unwrap();
                     machine.happen(turn % 2, Happens::Instructions, 7);
                     fault(pmu);
                     machine.now.set(machine.now.get() + 10);
-                    pmu.tick(|_| ()).unwrap();
+                    pmu.tick().unwrap();
                     machine.now.set(machine.now.get() + 10);
-                    pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+                    pmu.switch(&mut thread, &mut []).unwrap();
                     machine.now.set(machine.now.get() + 10);
                 });
             }

@@ -9,7 +9,7 @@ use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::Fault;
 
 use crate::software::frame;
-use crate::world::{Happens, Machine, TestPmu, World, machine};
+use crate::world::{Happens, Machine, TestPmu, World, machine, sampling};
 
 pub(crate) const INSTRUCTIONS: Event = Event::generic(GenericEvent::Instructions);
 pub(crate) const FAULTS: Event = Event::software(SoftwareEvent::PageFaults);
@@ -24,7 +24,7 @@ fn up() -> (&'static Machine, &'static TestPmu) {
 
 pub(crate) fn fault(pmu: &'static TestPmu) -> usize {
     let mut samples = 0;
-    pmu.happened(SoftwareEvent::MinorFaults, &frame(true), |_| samples += 1);
+    sampling(|_| samples += 1, || pmu.happened(SoftwareEvent::MinorFaults, &frame(true)));
     samples
 }
 
@@ -36,7 +36,7 @@ fn pass(pmu: &'static TestPmu, nanoseconds: u64) -> (usize, usize) {
     while let Some(at) = timer.get().filter(|at| *at <= end) {
         timer.set(None);
         machine.now.set(at.max(machine.now.get()));
-        pmu.clock_interrupt(&frame(true), |_| samples += 1);
+        sampling(|_| samples += 1, || pmu.clock_interrupt(&frame(true)));
         interrupts += 1;
     }
     machine.now.set(end);
@@ -87,13 +87,13 @@ fn sampled_meanwhile(meanwhile: impl Fn(&'static TestPmu, &dyn Fn())) {
 
 #[test]
 fn a_clock_does_not_go_back_as_a_window_ends() {
-    sampled_meanwhile(|pmu, run| pmu.lend(|_| (), |_| run()).unwrap());
+    sampled_meanwhile(|pmu, run| pmu.lend(|_| run()).unwrap());
 }
 
 #[test]
 fn a_clock_does_not_go_back_as_a_processor_resumes() {
     sampled_meanwhile(|pmu, run| {
-        pmu.processor_suspended(|_| ()).unwrap();
+        pmu.processor_suspended().unwrap();
         run();
         pmu.processor_resumed().unwrap();
     });
@@ -111,14 +111,14 @@ fn a_clock_that_is_silent_does_not_interrupt() {
     assert!(interrupts <= 1, "{interrupts} interrupts for no sample");
 }
 
-/// "If the old period has ended by then, its overflow goes to `overflowed`."
+/// "If the old period has ended by then, [`Kernel::sampled`] takes its overflow."
 #[test]
 fn a_period_that_has_ended_is_reported_as_another_is_set() {
     let (machine, pmu) = up();
     let clock = pmu.start(&CLOCK.every(MILLISECOND).with_total()).unwrap();
     machine.now.set(5 * MILLISECOND / 2); // the timer is late
     let mut samples = 0;
-    pmu.set_period(clock, 10 * MILLISECOND, |_| samples += 1).unwrap();
+    sampling(|_| samples += 1, || pmu.set_period(clock, 10 * MILLISECOND)).unwrap();
     samples += pass(pmu, 0).1;
     assert_eq!(samples, 1, "2.5 ms have passed");
 }
@@ -211,16 +211,16 @@ fn faulted(
     mock.inject(fault_at);
     match operation {
         Operation::Interrupt => machine.happen(0, Happens::Instructions, 1),
-        Operation::Tick => drop(pmu.tick(|_| ())),
+        Operation::Tick => drop(pmu.tick()),
         Operation::Start => drop(pmu.enable(at(0))),
         Operation::StartOther => drop((0..3).map(|_| pmu.start(&llc)).collect::<Vec<_>>()),
-        Operation::SetPeriod => drop(pmu.set_period(of_hardware, 5_000, |_| ())),
+        Operation::SetPeriod => drop(pmu.set_period(of_hardware, 5_000)),
         Operation::DisableMember => drop(pmu.disable(at(3))),
         Operation::EnableMember => drop(pmu.enable(at(3))),
-        Operation::Switch => drop(pmu.switch(&mut [], &mut thread, |_| ())),
-        Operation::Lend => drop(pmu.lend(|_| (), |_| ())),
+        Operation::Switch => drop(pmu.switch(&mut [], &mut thread)),
+        Operation::Lend => drop(pmu.lend(|_| ())),
         Operation::Suspend => {
-            let _ = pmu.processor_suspended(|_| ());
+            let _ = pmu.processor_suspended();
             let _ = pmu.processor_resumed();
         }
     }
@@ -279,7 +279,7 @@ fn software_events_wait_with_a_group_whose_counter_faulted() {
     mock.inject(Fault::Register(0xC1 + u32::from(counter.number())));
     machine.happen(0, Happens::LastCacheMisses, 10_000);
     machine.now.set(100);
-    let _ = pmu.tick(|_| ());
+    let _ = pmu.tick();
     mock.inject(Fault::None);
     assert_eq!(status(pmu, hardware.id()), EventStatus::Inactive);
     assert_eq!(status(pmu, clock.id()), EventStatus::Inactive);
@@ -290,14 +290,14 @@ fn software_events_wait_with_a_group_whose_counter_faulted() {
 fn periods_that_end_before_a_switch_are_in_the_next_sample() {
     let (machine, pmu) = up();
     let mut thread = [pmu.thread_event(&CLOCK.every(10_000).with_total()).unwrap()];
-    pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+    pmu.switch(&mut [], &mut thread).unwrap();
     machine.now.set(35_000);
     let mut sampled = 0;
-    pmu.switch(&mut thread, &mut [], |sample| sampled += sample.period).unwrap();
+    sampling(|sample| sampled += sample.period, || pmu.switch(&mut thread, &mut [])).unwrap();
     machine.now.set(50_000);
-    pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+    pmu.switch(&mut [], &mut thread).unwrap();
     machine.now.set(56_000);
-    pmu.clock_interrupt(&frame(true), |sample| sampled += sample.period);
+    sampling(|sample| sampled += sample.period, || pmu.clock_interrupt(&frame(true)));
     assert_eq!(pmu.read_thread(&thread[0]).unwrap().value, 41_000);
     assert_eq!(sampled, 40_000);
 }
@@ -380,7 +380,7 @@ fn the_times_of_a_threads_group_are_the_same_for_all_members() {
     thread.copy_from_slice(&pmu.thread_group(&group).unwrap());
     let mut others = others.into_iter();
     for turn in 0..8 {
-        pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+        pmu.switch(&mut [], &mut thread).unwrap();
         machine.now.set(machine.now.get() + 10);
         fault(pmu);
         machine.happen(0, Happens::Instructions, 1);
@@ -388,9 +388,9 @@ fn the_times_of_a_threads_group_are_the_same_for_all_members() {
             others.by_ref().for_each(|event| pmu.close(event).unwrap());
         }
         machine.now.set(machine.now.get() + 10);
-        pmu.tick(|_| ()).unwrap();
+        pmu.tick().unwrap();
         machine.now.set(machine.now.get() + 10);
-        pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+        pmu.switch(&mut thread, &mut []).unwrap();
         machine.now.set(machine.now.get() + 10);
         let counts = thread.map(|event| pmu.read_thread(&event).unwrap());
         let times = counts.map(|count| (count.enabled, count.running));
@@ -408,7 +408,8 @@ fn a_profile_of_a_software_event_is_refused_or_has_samples() {
     let mut reported = 0;
     let outcome = pmu.profile(FAULTS.every(1), 0..0x1_0000, &BUCKETS, || {
         for _ in 0..5 {
-            pmu.happened(SoftwareEvent::MinorFaults, &frame(true), |_| reported += 1);
+            let what = SoftwareEvent::MinorFaults;
+            sampling(|_| reported += 1, || pmu.happened(what, &frame(true)));
         }
     });
     let sampled: u32 = BUCKETS.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum();
@@ -492,11 +493,11 @@ fn a_group_of_which_an_event_is_missing_does_not_start() {
     for events in [[FAULTS, INSTRUCTIONS], [FAULTS, CLOCK]] {
         let mut thread = pmu.thread_group(&events).unwrap();
         let (there, missing) = thread.split_at_mut(1);
-        let outcome = pmu.switch(&mut [], there, |_| ());
+        let outcome = pmu.switch(&mut [], there);
         let ThreadEvent::Opened(event) = there[0] else { panic!("{there:?}") };
         let found = status(pmu, event);
         assert!(!matches!(found, EventStatus::Active(_)), "{found:?}, {outcome:?}, {missing:?}");
-        let _ = pmu.switch(there, &mut [], |_| ());
+        let _ = pmu.switch(there, &mut []);
     }
 }
 
@@ -506,7 +507,7 @@ fn the_time_for_which_a_group_was_refused_is_not_counted_by_its_clock() {
     let (machine, pmu) = up();
     fill(pmu);
     let mut thread = pmu.thread_group(&[CLOCK, INSTRUCTIONS]).unwrap();
-    assert!(pmu.switch(&mut [], &mut thread, |_| ()).is_err());
+    assert!(pmu.switch(&mut [], &mut thread).is_err());
     let ids = thread.map(|event| match event {
         ThreadEvent::Opened(id) => id,
         _ => panic!("{event:?}"),
@@ -538,7 +539,7 @@ fn a_member_that_finds_no_counter_leaves_the_software_event_as_it_was() {
         let expected = if rotates { 10 } else { 20 };
         assert_eq!((count.value, count.enabled, count.running), (expected, 20, expected));
         others.into_iter().for_each(|event| pmu.close(event).unwrap());
-        pmu.tick(|_| ()).unwrap();
+        pmu.tick().unwrap();
         machine.now.set(30);
         let count = pmu.read(clock).unwrap();
         assert_eq!(count.value, expected + 10);
@@ -550,14 +551,14 @@ fn a_member_that_finds_no_counter_leaves_the_software_event_as_it_was() {
 fn a_childs_count_joins_in_the_middle_of_a_period() {
     let (machine, pmu) = up();
     let mut thread = [pmu.thread_event(&CLOCK.every(10_000).with_total()).unwrap()];
-    pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+    pmu.switch(&mut [], &mut thread).unwrap();
     assert_eq!(pass(pmu, 15_000), (1, 1));
     let ThreadEvent::Opened(id) = thread[0] else { panic!("{thread:?}") };
     let child = pmu.with(|session, _| session.counters_mut().child_event(id, 1)).unwrap().unwrap();
     let mut child = [ThreadEvent::SwitchedOut(child)];
-    pmu.switch(&mut thread, &mut child, |_| ()).unwrap();
+    pmu.switch(&mut thread, &mut child).unwrap();
     assert_eq!(pass(pmu, 25_000), (2, 2));
-    pmu.switch(&mut child, &mut thread, |_| ()).unwrap();
+    pmu.switch(&mut child, &mut thread).unwrap();
     let count = pmu.read_thread(&child[0]).unwrap();
     assert_eq!((count.value, count.running), (25_000, 25_000));
     let id = id_of(&thread[0]);
@@ -565,7 +566,7 @@ fn a_childs_count_joins_in_the_middle_of_a_period() {
     assert_eq!(pass(pmu, 4_999), (0, 0));
     assert_eq!(pass(pmu, 1), (1, 1));
     assert_eq!(pmu.read_thread(&thread[0]).unwrap().value, 45_000);
-    pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+    pmu.switch(&mut thread, &mut []).unwrap();
     assert_eq!(machine.clock_timers[0].get(), None);
 }
 
@@ -584,7 +585,7 @@ fn a_kernels_clock_that_goes_back_is_waited_for() {
     pmu.enable(clock).unwrap();
     assert_eq!(pmu.read(clock).unwrap().value, 15_000);
     machine.now.set(1_015_000);
-    pmu.clock_interrupt(&frame(true), |_| panic!("too early"));
+    sampling(|_| panic!("too early"), || pmu.clock_interrupt(&frame(true)));
     assert_eq!(pass(pmu, 5_000), (1, 1));
     assert_eq!(pmu.read(clock).unwrap().value, 20_000);
 }

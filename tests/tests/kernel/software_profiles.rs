@@ -11,10 +11,10 @@ use pmu::core::frame::InterruptFrame;
 use pmu::core::profile::{InterfaceError, KProfileSource};
 use pmu::core::registers::EventSelect;
 use pmu::frame::PlainFrame;
-use pmu::{Event, GenericEvent, Kernel, PmuError, SoftwareEvent};
+use pmu::{Event, GenericEvent, Kernel, PmuError, PmuSample, SoftwareEvent};
 
 use crate::software::on_each;
-use crate::world::{Happens, Machine, PROCESSORS, TestPmu, World, machines};
+use crate::world::{Happens, Machine, PROCESSORS, TestPmu, World, machines, sampling};
 
 const FAULTS: Event = Event::software(SoftwareEvent::PageFaults);
 const CLOCK: Event = Event::software(SoftwareEvent::CpuClock);
@@ -51,10 +51,11 @@ fn page_faults_are_profiled_where_they_happen() {
                 machine.on(processor, || {
                     let fault = |pc, user| {
                         let what = SoftwareEvent::MinorFaults;
-                        pmu.happened(what, &frame(pc, user), |sample| {
+                        let check = |sample: &PmuSample<'_, World>| {
                             assert_eq!(sample.period, 2);
-                            assert!(pmu.source_of(&sample).is_some());
-                        });
+                            assert!(sample.source().is_some());
+                        };
+                        sampling(check, || pmu.happened(what, &frame(pc, user)));
                     };
                     fault(0, true);
                     fault(48, false); // the kernel's
@@ -66,11 +67,9 @@ fn page_faults_are_profiled_where_they_happen() {
         .unwrap();
         assert_eq!(counts(&buffer), [1, 1, 1, 0], "{:?}", machine.configuration);
         // It has stopped, and a second one begins anew.
-        pmu.happened(SoftwareEvent::MinorFaults, &frame(0, true), |_| unreachable!());
-        pmu.profile(by, 0..64, &buffer, || {
-            pmu.happened(SoftwareEvent::MajorFaults, &frame(0, true), |_| unreachable!());
-        })
-        .unwrap();
+        let none = |what| sampling(|_| unreachable!(), || pmu.happened(what, &frame(0, true)));
+        none(SoftwareEvent::MinorFaults);
+        pmu.profile(by, 0..64, &buffer, || none(SoftwareEvent::MajorFaults)).unwrap();
     });
 }
 
@@ -93,9 +92,9 @@ fn the_clock_profiles_what_runs_on_every_processor() {
                         timer.set(None);
                         machine.now.set(at);
                         let here = frame(0x100 + processor as u64, true);
-                        pmu.clock_interrupt(&here, |_| {
-                            places.borrow_mut().push((processor, at / MILLISECOND));
-                        });
+                        let place = (processor, at / MILLISECOND);
+                        let note = |_: &PmuSample<'_, World>| places.borrow_mut().push(place);
+                        sampling(note, || pmu.clock_interrupt(&here));
                     }
                     machine.now.set(begin);
                 });
@@ -106,7 +105,7 @@ fn the_clock_profiles_what_runs_on_every_processor() {
         pmu.sample(CLOCK.every(MILLISECOND), &noted, || {
             pass(2 * MILLISECOND);
             machine.on(1, || pmu.processor_down()).unwrap();
-            machine.on(2, || pmu.processor_suspended(|_| ())).unwrap();
+            machine.on(2, || pmu.processor_suspended()).unwrap();
             pass(MILLISECOND);
             machine.on(2, || pmu.processor_resumed()).unwrap();
             machine.on(1, || pmu.processor_up(&machine.snapshot())).unwrap();

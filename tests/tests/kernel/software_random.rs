@@ -2,11 +2,11 @@
 //! what happens while the counters of a group count.
 
 use pmu::core::{EventStatus, GenericEvent};
-use pmu::{Event, PmuEvent, SoftwareEvent};
+use pmu::{Event, PmuEvent, PmuSample, SoftwareEvent};
 use pmu_tests::opened::Random;
 
 use crate::software::{frame, on_each};
-use crate::world::{Happens, Machine, TestPmu};
+use crate::world::{Happens, Machine, TestPmu, World, sampling};
 
 /// Of counters.
 const COUNTED: [GenericEvent; 2] = [GenericEvent::Instructions, GenericEvent::Cycles];
@@ -157,7 +157,7 @@ fn step(
                 pmu.close_member(closed.event).unwrap();
             }
         }
-        6 => pmu.tick(|_| ()).unwrap(),
+        6 => pmu.tick().unwrap(),
         7 => machine.happen(0, Happens::Instructions, random.below(1_000)),
         8 | 9 => {
             let time = random.below(500);
@@ -175,7 +175,8 @@ fn step(
             };
             let mut expected = account(pmu, groups, counts, 0);
             let mut samples = Vec::new();
-            pmu.happened(what, &frame(true), |sample| samples.push((sample.event, sample.period)));
+            let note = |sample: &PmuSample<'_, World>| samples.push((sample.event, sample.period));
+            sampling(note, || pmu.happened(what, &frame(true)));
             expected.sort_by_key(|(event, _)| event.id());
             let expected: Vec<_> = expected.iter().map(|(of, period)| (of.id(), *period)).collect();
             assert_eq!(samples, expected);

@@ -2,16 +2,16 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use pmu::PmuError;
 use pmu::core::frame::ProcessorNumber;
 use pmu::core::profile::{InterfaceError, KProfileSource};
 use pmu::core::thread::{SavedEvent, ThreadEvent};
 use pmu::core::{Event, EventCount, EventStatus, GenericEvent};
+use pmu::{PmuError, PmuSample};
 use pmu_kprofile::ProfileError;
 use pmu_tests::opened::{processors, running};
 use pmu_virt::mock::{Deviations, Fault};
 
-use crate::world::{Happens, Machine, TestPmu, machines};
+use crate::world::{Happens, Machine, TestPmu, World, machines, sampling};
 
 const PERIOD: u64 = 10_007;
 
@@ -68,7 +68,7 @@ fn a_suspended_processor_continues_every_event_where_it_was() {
             machine.happen(0, Happens::Cycles, 3 * PERIOD - 1);
             assert_eq!(hits(&buffer), 2);
             for round in 0..3 {
-                pmu.processor_suspended(|overflow| panic!("{overflow:?}")).unwrap();
+                sampling(|sample| panic!("{sample:?}"), || pmu.processor_suspended()).unwrap();
                 assert!(running(&machine.mocks[0]).is_empty());
                 lose();
                 happen(100); // Not counted.
@@ -103,7 +103,7 @@ fn a_processor_that_resumes_is_not_stuck() {
         machine.happen(0, Happens::Cycles, 10 * PERIOD);
         machine.happen(0, Happens::Cycles, 10 * PERIOD - 1);
         assert_eq!(watchdogs(machine), (1, false));
-        pmu.processor_suspended(|_| ()).unwrap();
+        pmu.processor_suspended().unwrap();
         lose();
         pmu.processor_resumed().unwrap();
         machine.interrupted.take();
@@ -126,7 +126,8 @@ fn an_overflow_that_is_pending_at_a_suspend_is_reported_once() {
         let id = id.unwrap().unwrap();
         machine.pass(0, Happens::Instructions, PERIOD + 3);
         let mut reported = vec![];
-        pmu.processor_suspended(|overflow| reported.push((overflow.event, overflow.tag))).unwrap();
+        let note = |sample: &PmuSample<'_, World>| reported.push((sample.event, sample.tag));
+        sampling(note, || pmu.processor_suspended()).unwrap();
         machine.mocks[0].deliver();
         lose();
         pmu.processor_resumed().unwrap();
@@ -148,11 +149,11 @@ fn a_suspended_processor_refuses_operations_and_serves_requests_as_it_resumes() 
             |work: &dyn Fn()| machine.on(1, || pmu.profile(source, 0..64, &buffer, work)).map(drop);
         // The profile ends while the processor is suspended: its source stops as the processor resumes.
         let stopped = profile(&|| {
-            machine.on(0, || pmu.processor_suspended(|_| ())).unwrap();
+            machine.on(0, || pmu.processor_suspended()).unwrap();
         });
         assert_eq!(stopped, Err(PmuError::Profile(no_answer)));
         let suspended = PmuError::Suspended;
-        assert_eq!(pmu.processor_suspended(|_| ()), Err(suspended));
+        assert_eq!(pmu.processor_suspended(), Err(suspended));
         assert_eq!(pmu.processor_up(&machine.snapshot()), Err(PmuError::IsUp));
         assert_eq!(pmu.count(&[cycles()], || unreachable!()), Err(suspended));
         assert_eq!(pmu.watch(PERIOD, 10), Err(suspended));
@@ -161,13 +162,13 @@ fn a_suspended_processor_refuses_operations_and_serves_requests_as_it_resumes() 
         pmu.processor_resumed().unwrap();
         assert!(running(&machine.mocks[0]).is_empty(), "{:?}", machine.configuration);
         // One that begins meanwhile does not start, and leaves nothing.
-        pmu.processor_suspended(|_| ()).unwrap();
+        pmu.processor_suspended().unwrap();
         assert_eq!(profile(&|| unreachable!()), Err(PmuError::Profile(no_answer)));
         lose();
         pmu.processor_resumed().unwrap();
         assert!(running(&machine.mocks[0]).is_empty(), "{:?}", machine.configuration);
         // One that goes down instead, and comes back.
-        pmu.processor_suspended(|_| ()).unwrap();
+        pmu.processor_suspended().unwrap();
         lose();
         pmu.processor_down().unwrap();
         pmu.processor_up(&machine.snapshot()).unwrap();
@@ -203,7 +204,8 @@ fn a_resume_that_failed_is_repaired_by_the_next_one() {
                     mock.inject(if is_here { Fault::From(at) } else { Fault::None });
                 };
                 fault(false);
-                let suspended = pmu.processor_suspended(|overflow| panic!("{overflow:?}"));
+                let suspended =
+                    sampling(|sample| panic!("{sample:?}"), || pmu.processor_suspended());
                 mock.inject(Fault::None);
                 failed[0] += u32::from(suspended.is_err());
                 mock.lose_registers();

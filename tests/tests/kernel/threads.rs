@@ -92,7 +92,7 @@ fn begin(number: usize) {
         let processor = NUMBER.get();
         let pc = 0x1000 * (processor as u64 + 1);
         let frame = PlainFrame { pc, cs: 8, processor, ..PlainFrame::default() };
-        assert_eq!(PMU.interrupt(&frame, |_| ()).error, None);
+        assert_eq!(PMU.interrupt(&frame).error, None);
     });
     MOCK.set(Some(mock));
     PMU.processor_up(&this()).unwrap();

@@ -439,7 +439,7 @@ fn a_suspended_processor_counts_its_slots_on() {
             |event| event,
             || {
                 pass(machine, 0, 10);
-                pmu.processor_suspended(|_| ()).unwrap();
+                pmu.processor_suspended().unwrap();
                 machine.mocks[0].lose_registers();
                 pmu.processor_resumed().unwrap();
                 pass(machine, 0, 20);

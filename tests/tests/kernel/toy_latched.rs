@@ -12,7 +12,7 @@ use pmu::core::{CounterSet, Event, SoftwareEvent};
 use crate::toy_facility::LATCH;
 use crate::toy_hardware::{BRANCHES, COUNTERS, CYCLES, Register};
 use crate::toy_vendor::{
-    LATCH_FAULTS, PLACE, PROCESSORS, interrupt, machine_with, on, shut_down, toy,
+    LATCH_FAULTS, PLACE, PROCESSORS, interrupt, machine_with, on, sampling, shut_down, toy,
 };
 
 /// Addresses of instructions, before that at which the interrupt comes.
@@ -36,8 +36,9 @@ fn execute(happening: &[(u8, u64)], times: u64) -> Vec<(u64, u64)> {
     }
     let mut samples = vec![];
     interrupt(true, |sample| {
-        assert_eq!(sample.instruction().is_some(), sample.address(PLACE) != PLACE);
-        samples.push((sample.tag, sample.address(PLACE)));
+        let address = sample.address().unwrap();
+        assert_eq!(sample.instruction().is_some(), address != PLACE);
+        samples.push((sample.tag, address));
     });
     samples
 }
@@ -60,7 +61,7 @@ fn each_sample_of_an_interrupt_has_the_address_of_its_own_counter() {
     }
     // The cycles overflow without the branches, whose address is still latched.
     assert_eq!(execute(&[(CYCLES, OTHER)], 10_000), [(3, OTHER)]);
-    pmu.happened(SoftwareEvent::MinorFaults, &PlainFrame::default(), |_| ());
+    pmu.happened(SoftwareEvent::MinorFaults, &PlainFrame::default());
     assert_eq!(pmu.read(faults).unwrap().value, 1);
     pmu.disable(branches).unwrap();
     assert_eq!(latching().count_ones(), 1);
@@ -117,9 +118,9 @@ fn a_thread_s_event_latches_wherever_the_thread_runs() {
     let mut events = [pmu.thread_event(&precise(BRANCHES, 7)).unwrap()];
     let mut turn = |processor, times| {
         on(processor, || {
-            pmu.switch(&mut [], &mut events, |_| ()).unwrap();
+            pmu.switch(&mut [], &mut events).unwrap();
             let samples = execute(&[(BRANCHES, BRANCH)], times);
-            pmu.switch(&mut events, &mut [], |_| ()).unwrap();
+            pmu.switch(&mut events, &mut []).unwrap();
             assert_eq!((latching(), toy().read(Register::Latched(0))), (0, 0));
             assert_eq!(execute(&[(BRANCHES, OTHER)], 10_000), []); // another thread's
             samples
@@ -140,20 +141,17 @@ fn a_guest_and_a_suspend_find_no_latch_and_leave_none() {
     let sample = || execute(&[(BRANCHES, BRANCH)], 10_000);
     assert_eq!(sample(), [(1, BRANCH)]);
     let guest = |programs: bool| {
-        let lent = pmu.lend(
-            |_| (),
-            |lent| {
-                assert_eq!((latching(), toy().read(Register::Latched(0))), (0, 0));
-                lent.set_programmed(programs);
-                toy().write(Register::Latching, if programs { 0b1110 } else { 0 });
-            },
-        );
+        let lent = pmu.lend(|lent| {
+            assert_eq!((latching(), toy().read(Register::Latched(0))), (0, 0));
+            lent.set_programmed(programs);
+            toy().write(Register::Latching, if programs { 0b1110 } else { 0 });
+        });
         assert_eq!((lent, latching()), (Ok(()), own));
         assert_eq!(sample(), [(1, BRANCH)]);
     };
     guest(false);
     guest(true);
-    pmu.processor_suspended(|_| ()).unwrap();
+    pmu.processor_suspended().unwrap();
     assert_eq!(latching(), 0);
     toy().lose_registers();
     toy().write(Register::Latching, 0b1110);
@@ -212,7 +210,7 @@ fn an_event_that_gets_its_turn_latches() {
             assert_eq!(address, BRANCH);
             turns[tag as usize] += 1;
         }
-        pmu.tick(|_| ()).unwrap();
+        pmu.tick().unwrap();
     }
     assert_eq!(turns, [4; 6]);
     shut_down(pmu);
@@ -223,13 +221,13 @@ fn an_event_that_gets_its_turn_latches() {
 fn the_sample_of_a_pending_overflow_has_its_address_in_a_window_alone() {
     let pmu = machine_with(PROCESSORS);
     let mut events = [pmu.thread_event(&precise(BRANCHES, 7)).unwrap()];
-    pmu.switch(&mut [], &mut events, |_| ()).unwrap();
+    pmu.switch(&mut [], &mut events).unwrap();
     toy().at.set(BRANCH);
     let mut found = vec![];
     toy().happen(BRANCHES, true, 10_000);
-    pmu.lend(|sample| found.push(sample.address(0)), |_| ()).unwrap();
+    sampling(|sample| found.push(sample.address()), || pmu.lend(|_| ())).unwrap();
     toy().happen(BRANCHES, true, 10_000);
-    pmu.switch(&mut events, &mut [], |sample| found.push(sample.address(0))).unwrap();
-    assert_eq!(found, [BRANCH, 0]);
+    sampling(|sample| found.push(sample.address()), || pmu.switch(&mut events, &mut [])).unwrap();
+    assert_eq!(found, [Some(BRANCH), None]);
     shut_down(pmu);
 }

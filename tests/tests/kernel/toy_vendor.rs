@@ -178,7 +178,7 @@ impl RegisterBackend for Registers {
 
     fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         match INTERRUPTED.take() {
-            Some((0, frame)) => drop(PMU.get().unwrap().interrupt(&frame, |_| ())),
+            Some((0, frame)) => drop(PMU.get().unwrap().interrupt(&frame)),
             Some((later, frame)) => INTERRUPTED.set(Some((later - 1, frame))),
             None => {}
         }
@@ -289,6 +289,8 @@ pub(crate) fn toy() -> &'static Toy {
 
 pub(crate) struct ToyKernel;
 
+pmu_tests::sampling!(ToyKernel);
+
 pub(crate) type ToyPmu = Pmu<ToyKernel, PROCESSORS>;
 
 // SAFETY: each test has one thread, and a `Pmu` of its own; processors take turns.
@@ -309,6 +311,9 @@ unsafe impl Kernel for ToyKernel {
     }
     fn interrupt(processor: usize) {
         on(processor, || PMU.get().unwrap().serve_call());
+    }
+    fn sampled(sample: &PmuSample<'_, Self>) {
+        sampled(sample);
     }
     fn now() -> u64 {
         NOW.get()
@@ -340,11 +345,11 @@ fn machine() -> &'static ToyPmu {
 }
 
 /// Interrupts as long as the line is active.
-pub(crate) fn interrupt(user: bool, mut sampled: impl FnMut(PmuSample<'_, ToyKernel>)) {
+pub(crate) fn interrupt(user: bool, mut sampled: impl FnMut(&PmuSample<'_, ToyKernel>)) {
     let mut interrupts = 0;
     while toy().is_interrupted() {
         let frame = PlainFrame::new(PLACE, if user { 0x33 } else { 0x10 }, 0, HERE.get());
-        let interrupted = PMU.get().unwrap().interrupt(&frame, &mut sampled);
+        let interrupted = sampling(&mut sampled, || PMU.get().unwrap().interrupt(&frame));
         assert_eq!(interrupted.error, None);
         interrupts += 1;
         assert!(interrupts < 3, "the line stays active");
@@ -413,7 +418,7 @@ fn a_pmu_samples_on_registers_that_are_unlike_x86() {
     assert_eq!((of(7), of(9), tags.len()), (12, 4, 16));
     assert_eq!(pmu.read(event).unwrap().value, 123_456);
     // A suspend keeps what was counted before.
-    pmu.processor_suspended(|_| ()).unwrap();
+    pmu.processor_suspended().unwrap();
     toy().lose_registers();
     pmu.processor_resumed().unwrap();
     assert_eq!(execute(false, 6_544), [7]);
@@ -433,7 +438,7 @@ fn a_level_that_was_masked_while_nothing_served_it_is_unmasked_again() {
     assert_eq!(execute(true, 10_000), [7]);
     let frame = PlainFrame::new(PLACE, 0x33, 0, 0);
     for access in 0..60 {
-        pmu.processor_suspended(|_| ()).unwrap();
+        pmu.processor_suspended().unwrap();
         INTERRUPTED.set(Some((access, frame)));
         pmu.processor_resumed().unwrap();
         INTERRUPTED.set(None);
@@ -472,9 +477,9 @@ fn a_thread_counts_on_registers_that_are_unlike_x86() {
     let mut events = [pmu.thread_event(&Event::generic(GenericEvent::Instructions)).unwrap()];
     for (processor, work) in [(0, 100), (1, 20), (0, 3)] {
         on(processor, || {
-            pmu.switch(&mut [], &mut events, |_| ()).unwrap();
+            pmu.switch(&mut [], &mut events).unwrap();
             execute(true, work);
-            pmu.switch(&mut events, &mut [], |_| ()).unwrap();
+            pmu.switch(&mut events, &mut []).unwrap();
             execute(true, 1_000); // another thread's
         });
     }
@@ -498,7 +503,7 @@ fn a_watchdog_bites_on_registers_that_are_unlike_x86() {
             while left != 0 {
                 left -= toy().happen(CYCLES, false, left);
                 if toy().is_interrupted() {
-                    stuck += u32::from(pmu.interrupt(&frame, |_| ()).is_stuck);
+                    stuck += u32::from(pmu.interrupt(&frame).is_stuck);
                 }
             }
         }

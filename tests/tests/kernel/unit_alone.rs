@@ -4,7 +4,7 @@ use core::cell::Cell;
 
 use pmu::core::frame::PlainFrame;
 use pmu::core::{CounterSet, CounterUnit, Event, GenericEvent};
-use pmu::{Architecture, Kernel, Pmu};
+use pmu::{Architecture, Kernel, Pmu, PmuSample};
 use pmu_tests::opened::{Mock, Processor, happened};
 use pmu_virt::configuration::IntelConfiguration;
 
@@ -35,6 +35,9 @@ impl Architecture for Alone {
 unsafe impl Kernel for Alone {
     pmu_tests::one_processor!(Registers, mock);
     type Architecture = Self;
+    fn sampled(sample: &PmuSample<'_, Self>) {
+        assert_eq!((sample.tag, sample.source()), (7, None));
+    }
 }
 
 #[test]
@@ -43,9 +46,7 @@ fn a_machine_that_is_counters_alone_has_them() {
     MOCK.set(Some(Box::leak(Box::new(processor.mock()))));
     static PMU: Pmu<Alone, 1> = Pmu::new();
     let handler = |_: &Mock<'_>| {
-        let interrupted = PMU.interrupt(&PlainFrame::default(), |sample| {
-            assert_eq!((sample.tag, PMU.source_of(&sample)), (7, None));
-        });
+        let interrupted = PMU.interrupt(&PlainFrame::default());
         assert_eq!((interrupted.overflows, interrupted.error), (1, None));
     };
     mock().on_interrupt(Box::leak(Box::new(handler)));

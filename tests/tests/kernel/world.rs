@@ -13,7 +13,7 @@ use pmu::core::x86::Snapshot;
 use pmu::core::{CounterSet, Platform};
 use pmu::facilities::{BranchRecords, PreciseRecords, SoftwareEvents, TopDownParts};
 use pmu::intel::SiblingErratum;
-use pmu::{Interrupted, Kernel, Pmu, X86, X86Kernel};
+use pmu::{Interrupted, Kernel, Pmu, PmuSample, X86, X86Kernel};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::opened::{Mock, processors};
 use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
@@ -251,19 +251,21 @@ impl Machine {
         let frame =
             PlainFrame { pc: self.pc[here].get(), cs: 8, flags: 2, processor: here, process: None };
         if let Beside::Branches(_) = self.beside {
-            let interrupted = self.pmu().interrupt(&frame, |sample| {
+            let note = |sample: &PmuSample<'_, World>| {
                 let found = sample.branches().map(|branch| branch.from).collect();
-                self.sampled.borrow_mut().push((here, self.pmu().source_of(&sample), found));
-            });
+                self.sampled.borrow_mut().push((here, sample.source(), found));
+            };
+            let interrupted = sampling(note, || self.pmu().interrupt(&frame));
             self.interrupted.borrow_mut().push((here, interrupted));
             return;
         }
-        let interrupted = self.pmu().interrupt(&frame, |sample| {
+        let note = |sample: &PmuSample<'_, World>| {
             // Those of profiles' sources are in their buckets.
-            if self.pmu().source_of(&sample).is_none() {
-                self.overflows.borrow_mut().push((here, *sample));
+            if sample.source().is_none() {
+                self.overflows.borrow_mut().push((here, ***sample));
             }
-        });
+        };
+        let interrupted = sampling(note, || self.pmu().interrupt(&frame));
         self.interrupted.borrow_mut().push((here, interrupted));
     }
 
@@ -300,6 +302,8 @@ pmu_tests::delegate_apic!(
 
 /// The kernel.
 pub(crate) struct World;
+
+pmu_tests::sampling!(World);
 
 impl X86Kernel for World {
     fn apic<M: RegisterBackend>(_: M) -> Option<impl ApicRegisters> {
@@ -362,6 +366,10 @@ unsafe impl Kernel for World {
         if !machine().is_deaf.get() {
             machine().on(processor, || machine().pmu().serve_call());
         }
+    }
+
+    fn sampled(sample: &PmuSample<'_, Self>) {
+        sampled(sample);
     }
 
     fn now() -> u64 {

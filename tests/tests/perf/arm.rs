@@ -9,7 +9,7 @@ use pmu_virt::mock::MockPmuv3;
 
 use crate::kernel::{Port, World};
 use crate::subsystem::Perf;
-use crate::world::{EINVAL, ENOENT, EOPNOTSUPP, Has, INTERRUPTED, System, go_to};
+use crate::world::{self, EINVAL, ENOENT, EOPNOTSUPP, Has, INTERRUPTED, System, go_to};
 
 /// The port to Arm.
 pub(crate) struct ArmPort;
@@ -42,6 +42,7 @@ impl ArmMachine {
         install(model);
         go_to(0);
         let perf = Perf::new().unwrap();
+        world::boot(perf);
         let identification =
             if has_pmu { pmu_tests::arm::identify(model) } else { Identification::NONE };
         perf.pmu.processor_up(&identification).unwrap();
@@ -64,7 +65,7 @@ impl ArmMachine {
     /// Interrupts while the line is active.
     fn interrupts(&self) {
         while model().is_interrupted() {
-            let interrupted = self.perf.interrupt(&frame(INTERRUPTED, 0x5, 0));
+            let interrupted = self.perf.pmu.interrupt(&frame(INTERRUPTED, 0x5, 0));
             assert_eq!((interrupted.error, interrupted.is_stuck), (None, false), "{}", self.name);
             assert!(interrupted.claim.interrupts() > 0, "{}", self.name);
             model().synchronize();

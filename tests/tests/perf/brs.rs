@@ -21,7 +21,7 @@ use crate::kernel::{Everything, Port, World};
 use crate::machine::{attr, bytes};
 use crate::records::{Record, read_count, read_records};
 use crate::subsystem::Perf;
-use crate::world::{EINVAL, EOPNOTSUPP, Has, INTERRUPTED, System, go_to};
+use crate::world::{self, EINVAL, EOPNOTSUPP, Has, INTERRUPTED, System, go_to};
 use crate::{BRANCHES, PERIOD, PLAIN, of, plain};
 
 const CONTROL: u32 = 0xC000_010F;
@@ -192,10 +192,11 @@ impl Zen3Machine {
         });
         let (control, records, held) = (Cell::new(STOPPED), RefCell::default(), Cell::new(None));
         let perf = Perf::new().unwrap();
+        world::boot(perf);
         let of = &*Box::leak(Box::new(Zen3 { mock, events, control, records, held }));
         of.mock.on_interrupt(Box::leak(Box::new(|_: &Mock| {
             let frame = PlainFrame { pc: INTERRUPTED, ..PlainFrame::default() };
-            let interrupted = perf.interrupt(&frame);
+            let interrupted = perf.pmu.interrupt(&frame);
             assert_eq!(interrupted.error, None);
             assert!(interrupted.claim.interrupts() > 0);
         })));

@@ -6,7 +6,7 @@ use pmu::facilities::{
     BranchRecords, CounterReloads, PreciseRecords, SoftwareEvents, TopDownParts,
 };
 use pmu::user::UserPage;
-use pmu::{Architecture, Kernel};
+use pmu::{Architecture, Kernel, PmuSample};
 
 use crate::world;
 
@@ -49,6 +49,9 @@ unsafe impl<P: Port> Kernel for World<P> {
         P::set_interrupt_masked(masked);
     }
     fn interrupt(_: usize) {} // No processor asks another one.
+    fn sampled(sample: &PmuSample<'_, Self>) {
+        world::perf::<Self>().push(sample);
+    }
     fn now() -> u64 {
         world::now()
     }

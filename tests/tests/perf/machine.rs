@@ -22,7 +22,7 @@ use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 use crate::kernel::{Everything, Port, World};
 use crate::models::{HIDDEN_AMD, Model};
 use crate::subsystem::{FIELDS, PROCESSORS, Perf, Result};
-use crate::world::{EINVAL, Has, INTERRUPTED, PHYSICAL, System, go_to, this_processor};
+use crate::world::{self, EINVAL, Has, INTERRUPTED, PHYSICAL, System, go_to, this_processor};
 
 /// Number of the event `slots`; those of its parts are one greater.
 pub(crate) const SLOTS_ID: u64 = 100;
@@ -167,6 +167,7 @@ impl Machine {
         };
         let events = FedEvents::new(&[&each_cycle[..], &[SLOTS, STORE]].concat()).unwrap();
         let perf = Perf::new().unwrap();
+        world::boot(perf);
         let mut mocks = [None; PROCESSORS];
         let memories: Vec<&'static Memory> =
             models.iter().map(|_| &*Box::leak(Box::default())).collect();
@@ -174,7 +175,7 @@ impl Machine {
             let mock = Self::mock_of(model, events, ram).deviating(deviations);
             let handler = move |_: &Mock| {
                 let frame = PlainFrame { pc: INTERRUPTED, ..PlainFrame::default() };
-                handled(perf.interrupt(&frame));
+                handled(perf.pmu.interrupt(&frame));
             };
             mock.on_interrupt(Box::leak(Box::new(handler)));
             *place = Some(&*Box::leak(Box::new(mock)));
@@ -295,7 +296,7 @@ impl Machine {
 
     /// Another owner's interrupt comes.
     pub(crate) fn foreign_interrupt(&self) -> Interrupted {
-        self.perf.interrupt(&PlainFrame { pc: INTERRUPTED, ..PlainFrame::default() })
+        self.perf.pmu.interrupt(&PlainFrame { pc: INTERRUPTED, ..PlainFrame::default() })
     }
 }
 

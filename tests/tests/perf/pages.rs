@@ -131,7 +131,7 @@ fn the_page_of_an_event_that_is_not_switched_in_is_hidden() {
         while machine.perf.pmu.open(&instructions).is_ok() {}
     };
     refused(fill, enomem);
-    refused(|machine| machine.perf.pmu.processor_suspended(|_| ()).unwrap(), ebusy);
+    refused(|machine| machine.perf.pmu.processor_suspended().unwrap(), ebusy);
     refused(|machine| machine.perf.pmu.processor_down().unwrap(), enodev);
     // Dropped by its thread, which runs on.
     let (machine, task) = switched_out();
@@ -168,7 +168,7 @@ fn the_page_of_an_event_that_ends_otherwise_is_hidden() {
     assert_eq!(machine.read_page(page), None, "counted");
 
     let (machine, event, page) = opened();
-    machine.perf.pmu.processor_suspended(|_| ()).unwrap();
+    machine.perf.pmu.processor_suspended().unwrap();
     machine.lose_registers();
     assert_eq!(machine.read_page(page), None, "suspended");
     let _ = machine.foreign_interrupt();

@@ -138,7 +138,7 @@ impl Attack {
                 self.machine.work(amount, 0xA000);
             }),
             (6, _) => {
-                let suspended = perf.pmu.processor_suspended(|_| ());
+                let suspended = perf.pmu.processor_suspended();
                 if number > 0 {
                     self.machine.lose_registers();
                 }

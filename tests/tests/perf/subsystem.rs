@@ -6,11 +6,10 @@ use core::cell::RefCell;
 use std::collections::BTreeMap;
 
 use pmu::core::error::EventsError;
-use pmu::core::frame::InterruptFrame;
 use pmu::core::thread::ThreadEvent;
 use pmu::core::{Event, EventCount};
 use pmu::perf::{AttrFlags, BranchSamples, PerfEventAttr, RecordFormat, SampleContext};
-use pmu::{Interrupted, Kernel, Pmu, PmuError, PmuEvent, PmuSample, SoftwareEvent};
+use pmu::{Kernel, Pmu, PmuError, PmuEvent, PmuSample};
 
 /// Linux' number of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +96,7 @@ impl<K: Kernel> Perf<K> {
 
     /// Switches the processor from a task's events to another's. If one fails, the others are switched.
     pub(crate) fn switch(&'static self, from: &mut Task, to: &mut Task) -> Result<()> {
-        Ok(self.pmu.switch(from, to, |sample| self.push(&sample, None))?)
+        Ok(self.pmu.switch(from, to)?)
     }
 
     /// `PERF_EVENT_IOC_ENABLE` and `_DISABLE` of an event of the running task.
@@ -116,7 +115,7 @@ impl<K: Kernel> Perf<K> {
     /// A task that does not run ends, and its parent runs: the counts are the parent's.
     pub(crate) fn exit(&'static self, child: Task, parent: &mut Task) -> Result<()> {
         let add = |parent: &mut [ThreadEvent]| ThreadEvent::add_counts(parent, &child);
-        Ok(self.pmu.with_thread(parent, |sample| self.push(&sample, None), add)?)
+        Ok(self.pmu.with_thread(parent, add)?)
     }
 
     fn change(
@@ -124,7 +123,7 @@ impl<K: Kernel> Perf<K> {
         task: &mut Task,
         change: impl FnOnce(&mut [ThreadEvent]) -> Result<(), EventsError>,
     ) -> Result<()> {
-        Ok(self.pmu.with_thread(task, |sample| self.push(&sample, None), change)??)
+        Ok(self.pmu.with_thread(task, change)??)
     }
 
     /// `PERF_EVENT_IOC_ENABLE`.
@@ -134,7 +133,7 @@ impl<K: Kernel> Perf<K> {
 
     /// `PERF_EVENT_IOC_PERIOD`.
     pub(crate) fn set_period(&'static self, event: PmuEvent, period: u64) -> Result<()> {
-        Ok(self.pmu.set_period(event, period, |_| ())?)
+        Ok(self.pmu.set_period(event, period)?)
     }
 
     /// `read`: what the event's format says, of the event or of its group. Returns the bytes that it wrote.
@@ -158,27 +157,12 @@ impl<K: Kernel> Perf<K> {
     }
 
     pub(crate) fn tick(&'static self) -> Result<()> {
-        Ok(self.pmu.tick(|_| ())?)
+        Ok(self.pmu.tick()?)
     }
 
     /// Runs a guest, which finds nothing of the host's.
     pub(crate) fn run_guest(&'static self, guest: impl FnOnce()) -> Result<()> {
-        Ok(self.pmu.lend(|sample| self.push(&sample, None), |_| guest())?)
-    }
-
-    /// Handles the performance interrupt, also that of a profile.
-    pub(crate) fn interrupt(&'static self, frame: &impl InterruptFrame) -> Interrupted {
-        self.pmu.interrupt(frame, |sample| self.push(&sample, Some(frame)))
-    }
-
-    /// The kernel counts something itself.
-    pub(crate) fn happened(&'static self, what: SoftwareEvent, frame: &impl InterruptFrame) {
-        self.pmu.happened(what, frame, |sample| self.push(&sample, Some(frame)));
-    }
-
-    /// Handles the clock timer's interrupt.
-    pub(crate) fn clock_interrupt(&'static self, frame: &impl InterruptFrame) {
-        self.pmu.clock_interrupt(frame, |sample| self.push(&sample, Some(frame)));
+        Ok(self.pmu.lend(|_| guest())?)
     }
 
     fn format(&self, id: u64) -> Option<RecordFormat> {
@@ -186,17 +170,17 @@ impl<K: Kernel> Perf<K> {
     }
 
     // ANCHOR: sample
-    /// Writes a sample to the ring. A profile's sample has no descriptor, and its tag is 0, which an event may have,
-    /// too: the kernel chooses the number and the fields of its record.
-    fn push(&'static self, sample: &PmuSample<'_, K>, frame: Option<&dyn InterruptFrame>) {
-        let id = if self.pmu.source_of(sample).is_some() { PROFILE } else { sample.tag };
+    /// Writes a sample to the ring; the kernel's `sampled` calls it. A profile's sample has no descriptor, and its tag
+    /// is 0, which an event may have, too: the kernel chooses the number and the fields of its record.
+    pub(crate) fn push(&'static self, sample: &PmuSample<'_, K>) {
+        let id = if sample.source().is_some() { PROFILE } else { sample.tag };
         let Some(format) = self.format(id) else { return };
         let mut counts = [(0, EventCount::default()); MOST];
         let wanted = if format.samples_counts() { MOST } else { 0 };
         let read = self.pmu.sample_read(sample.event, &mut counts[..wanted]).unwrap_or(0);
         let context = SampleContext {
-            ip: frame.map_or(0, |frame| frame.pc()),
-            in_user: frame.is_some_and(|frame| frame.in_user()),
+            ip: sample.address().unwrap_or(0),
+            in_user: sample.frame().is_some_and(|frame| frame.in_user()),
             id,
             stream_id: id,
             time: K::now(),

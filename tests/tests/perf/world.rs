@@ -1,6 +1,7 @@
 //! The world around the processors: time, the timer of the clocks, pages of user mode, and the number of the processor
 //! that executes the test.
 
+use core::any::Any;
 use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
@@ -17,6 +18,8 @@ thread_local! {
     /// The time for which the timer of the clocks is set.
     static TIMER: Cell<Option<u64>> = const { Cell::new(None) };
     static PAGES: RefCell<BTreeMap<u64, &'static UserPage>> = RefCell::default();
+    /// The kernel's static.
+    static PERF: Cell<Option<&'static dyn Any>> = const { Cell::new(None) };
 }
 
 /// Linux' numbers of errors.
@@ -51,6 +54,16 @@ pub(crate) fn set_timer(at: Option<u64>) {
 
 pub(crate) fn page(tag: u64) -> Option<&'static UserPage> {
     PAGES.with_borrow(|pages| pages.get(&tag).copied())
+}
+
+/// Makes a subsystem that of the machine under test.
+pub(crate) fn boot<K: Kernel>(perf: &'static Perf<K>) {
+    PERF.set(Some(perf));
+}
+
+/// The subsystem of the machine under test.
+pub(crate) fn perf<K: Kernel>() -> &'static Perf<K> {
+    PERF.get().and_then(|perf| perf.downcast_ref()).unwrap()
 }
 
 /// Maps the page of the events with this tag.
@@ -104,7 +117,7 @@ pub(crate) trait System {
 
     /// Reports a software event to the kernel, as having happened in user mode.
     fn happen_in_software(&self, what: SoftwareEvent) {
-        self.perf().happened(what, &PlainFrame::new(INTERRUPTED, 0x33, 2, 0));
+        self.perf().pmu.happened(what, &PlainFrame::new(INTERRUPTED, 0x33, 2, 0));
     }
 
     /// Lets time pass. The clock timer interrupts whenever it expires.
@@ -112,13 +125,13 @@ pub(crate) trait System {
         let end = NOW.get() + nanoseconds;
         while let Some(at) = TIMER.get().filter(|at| *at < end) {
             NOW.set(NOW.get().max(at));
-            self.perf().clock_interrupt(&PlainFrame::new(INTERRUPTED, 0x33, 2, 0));
+            self.perf().pmu.clock_interrupt(&PlainFrame::new(INTERRUPTED, 0x33, 2, 0));
         }
         NOW.set(end);
     }
 
     fn suspend(&self) {
-        self.perf().pmu.processor_suspended(|_| ()).unwrap();
+        self.perf().pmu.processor_suspended().unwrap();
         self.lose_registers();
         self.perf().pmu.processor_resumed().unwrap();
     }

@@ -55,7 +55,7 @@ pub fn on_branches(function: OnBranches) {
 /// executing.
 pub fn performance_interrupt(frame: &TrapFrame) {
     let (number, interrupted) = (processor::number(), Interrupted(frame));
-    let interrupted = PMU.interrupt(&interrupted, |sample| sampled(frame.rip, &sample));
+    let interrupted = PMU.interrupt(&interrupted);
     OVERFLOWS[number].fetch_add(interrupted.overflows, Ordering::Relaxed);
     STUCK[number].fetch_add(interrupted.is_stuck.into(), Ordering::Relaxed);
     if interrupted.overflows == 0 && interrupted.error.is_none() {
@@ -64,9 +64,9 @@ pub fn performance_interrupt(frame: &TrapFrame) {
 }
 
 /// Passes on the branches and the record of an event's sample, or the sampled op.
-fn sampled(rip: u64, sample: &PmuSample<'_, Kernel>) {
+pub fn sampled(sample: &PmuSample<'_, Kernel>) {
     if let (Some(function), Some(branches)) = (ON_BRANCHES.get(), sample.branch_records()) {
-        function(rip, branches);
+        function(sample.address().unwrap_or(0), branches);
     }
     let pebs = sample.facility().and_then(|((pebs, _), _)| pebs.as_ref());
     if let (Some(function), Some(record)) = (ON_RECORD.get(), pebs.and_then(Pebs::record)) {

@@ -12,9 +12,10 @@ use pmu::core::interval::Interval;
 use pmu::core::x86::FixupMsr;
 use pmu::core::x86::Snapshot;
 use pmu::facilities::{BranchRecords, PreciseRecords};
-use pmu::{Machine, X86Kernel};
+use pmu::{Machine, PmuSample, X86Kernel};
 
 use crate::embedding::extended_entries::native_apic;
+use crate::embedding::interrupt;
 use crate::embedding::memory::{MAX_RECORDS, PRECISE_WORDS};
 use crate::embedding::msr::control_msr;
 use crate::machine::smp::CALL_MS;
@@ -56,6 +57,10 @@ unsafe impl pmu::Kernel for Kernel {
         let by_vector = IS_BY_VECTOR.load(Relaxed);
         let delivery = if by_vector { BY_VECTOR } else { Delivery::NON_MASKABLE };
         apic::write_performance_entry(LvtEntry::new(delivery, masked).into());
+    }
+
+    fn sampled(sample: &PmuSample<'_, Self>) {
+        interrupt::sampled(sample);
     }
 
     fn physical_address(first: *const (), _: usize) -> Option<u64> {

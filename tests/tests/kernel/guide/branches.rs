@@ -1,13 +1,12 @@
 //! Samples with the last branches, and branches without a sample.
 
-use pmu::frame::PlainFrame;
-use pmu::{BranchFilter, Event, GenericEvent, Interrupted, PmuError, PmuEvent};
+use pmu::{BranchFilter, Event, GenericEvent, PmuError, PmuEvent, PmuSample};
 use pmu_virt::Privilege;
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind};
 use pmu_virt::configuration::{Configuration, IntelConfiguration};
 
-use super::{PMU, handle, log_in_nmi, printed, println};
-use crate::world::{Happens, Machine, machine};
+use super::{MyKernel, PMU, handle, log_in_nmi, printed, println};
+use crate::world::{Happens, Machine, machine, sampling};
 
 // ANCHOR: event
 /// Samples every 10,007th miss of the last-level cache, with the branches before it, on this processor.
@@ -16,12 +15,11 @@ fn start() -> Result<PmuEvent, PmuError> {
     PMU.start(&misses.with_branches(BranchFilter::KERNEL))
 }
 
-fn interrupt(frame: &PlainFrame) -> Interrupted {
-    PMU.interrupt(frame, |sample| {
-        for branch in sample.branches() {
-            log_in_nmi!("{:#x} -> {:#x}", branch.from, branch.to); // the newest first
-        }
-    })
+/// Is called by the kernel's `sampled`.
+fn sampled(sample: &PmuSample<'_, MyKernel>) {
+    for branch in sample.branches() {
+        log_in_nmi!("{:#x} -> {:#x}", branch.from, branch.to); // the newest first
+    }
 }
 // ANCHOR_END: event
 
@@ -40,7 +38,7 @@ fn last_branches(workload: fn()) -> Result<(), PmuError> {
 fn with_records() -> &'static Machine {
     let configuration = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
     let (machine, _) = Machine::with_branches(configuration, BranchConfiguration::ARCHITECTURAL);
-    handle(machine, interrupt);
+    handle(machine, |frame| PMU.interrupt(frame));
     machine.up();
     machine
 }
@@ -58,7 +56,7 @@ fn a_sample_has_the_branches_before_it() {
     jump(0x2000);
     machine.happen(0, Happens::LastCacheMisses, 10_006);
     assert_eq!(printed(), [""; 0]);
-    machine.happen(0, Happens::LastCacheMisses, 1);
+    sampling(sampled, || machine.happen(0, Happens::LastCacheMisses, 1));
     assert_eq!(printed(), ["0x2000 -> 0x9000", "0x1000 -> 0x9000"]);
     PMU.close(event).unwrap();
     machine.down();

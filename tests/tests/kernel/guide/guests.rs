@@ -21,17 +21,14 @@ fn inject_interrupt() {
 // ANCHOR: lend
 /// Runs the guest until its next exit, with this processor's counters.
 fn run_guest(enter: fn(global_control: u64)) -> Result<(), PmuError> {
-    PMU.lend(
-        |_sample| (), // an event's, which was pending
-        |lent| {
-            enter(lent.global_control()); // VMCS field "Host IA32_PERF_GLOBAL_CTRL"
-            lent.set_programmed(true); // the guest wrote to the counters' registers
-        },
-    )
+    PMU.lend(|lent| {
+        enter(lent.global_control()); // VMCS field "Host IA32_PERF_GLOBAL_CTRL"
+        lent.set_programmed(true); // the guest wrote to the counters' registers
+    })
 }
 
 fn interrupt(frame: &PlainFrame) -> Interrupted {
-    let interrupted = PMU.interrupt(frame, |_sample| ());
+    let interrupted = PMU.interrupt(frame);
     if interrupted.lent {
         inject_interrupt();
     }

@@ -3,13 +3,13 @@
 use core::error::Error;
 
 use pmu::events::CoreType;
-use pmu::frame::PlainFrame;
 use pmu::perf::PerfEvent;
-use pmu::{Event, GenericEvent, Interrupted, PmuError, PmuEvent, Precision};
+use pmu::{Event, GenericEvent, PmuError, PmuEvent, PmuSample, Precision};
 use pmu_virt::configuration::{AmdConfiguration, Configuration};
 use pmu_virt::ibs::FedOp;
 
-use super::{PMU, log_in_nmi, printed, up};
+use super::{MyKernel, PMU, log_in_nmi, printed, up};
+use crate::world::sampling;
 
 // ANCHOR: event
 /// Samples this processor every 400,000 cycles.
@@ -18,11 +18,10 @@ fn start() -> Result<PmuEvent, PmuError> {
     PMU.start(&cycles.precise(Precision::ZeroSkidRequested))
 }
 
-fn interrupt(frame: &PlainFrame) -> Interrupted {
-    PMU.interrupt(frame, |sample| {
-        let Some(instruction) = sample.instruction() else { return };
-        log_in_nmi!("{:x?} accesses {:x?}", instruction.address, instruction.access);
-    })
+/// Is called by the kernel's `sampled`.
+fn sampled(sample: &PmuSample<'_, MyKernel>) {
+    let Some(instruction) = sample.instruction() else { return };
+    log_in_nmi!("{:x?} accesses {:x?}", instruction.address, instruction.access);
 }
 // ANCHOR_END: event
 
@@ -40,13 +39,14 @@ fn open(text: &str, core_type: &CoreType) -> Result<PmuEvent, Box<dyn Error>> {
 #[test]
 fn each_sample_has_the_address_of_its_instruction() {
     let zen_4 = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
-    let machine = up(zen_4, interrupt);
+    let machine = up(zen_4, |frame| PMU.interrupt(frame));
     machine.pc[0].set(0x50_0000); // behind every op
     let sample = |event: PmuEvent| {
         let ops = (0..500_000).map(|op| 0x40_0000 + 4 * op);
-        let sampled = ops.filter(|address| machine.mocks[0].execute(&FedOp::new(*address)));
-        let expected: Vec<_> =
-            sampled.map(|address| format!("Some({address:x}) accesses None")).collect();
+        let execute = |address: &u64| machine.mocks[0].execute(&FedOp::new(*address));
+        let expected: Vec<_> = sampling(sampled, || {
+            ops.filter(execute).map(|at| format!("Some({at:x}) accesses None")).collect()
+        });
         assert_eq!(expected.len(), 1);
         assert_eq!(printed(), expected);
         PMU.close(event).unwrap();

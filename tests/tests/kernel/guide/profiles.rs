@@ -71,7 +71,7 @@ fn start(
 // ANCHOR_END: object
 
 fn interrupt(frame: &PlainFrame) -> Interrupted {
-    PMU.interrupt(frame, |_sample| ())
+    PMU.interrupt(frame)
 }
 
 fn work() {

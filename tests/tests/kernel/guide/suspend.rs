@@ -19,7 +19,7 @@ fn cpu_offline() -> Result<(), PmuError> {
 
 // ANCHOR: suspend
 fn sleep(until_wake: fn()) -> Result<(), PmuError> {
-    PMU.processor_suspended(|_sample| ())?;
+    PMU.processor_suspended()?;
     until_wake();
     // A register that failed once may answer now.
     PMU.processor_resumed().or_else(|_| PMU.processor_resumed()).map(drop)
@@ -27,7 +27,7 @@ fn sleep(until_wake: fn()) -> Result<(), PmuError> {
 // ANCHOR_END: suspend
 
 fn interrupt(frame: &PlainFrame) -> Interrupted {
-    PMU.interrupt(frame, |_sample| ())
+    PMU.interrupt(frame)
 }
 
 #[test]

@@ -16,18 +16,18 @@ fn count_together(this_thread: &mut Events) -> Result<(), PmuError> {
     let [cycles, instructions] = PMU.thread_group(&events)?;
     Bare::pinned(|| {
         [this_thread[0], this_thread[1]] = [cycles, instructions];
-        PMU.switch(&mut [], this_thread, |_sample| ())
+        PMU.switch(&mut [], this_thread)
     })
 }
 
 /// The scheduler's switch, with preemption off. Idle processors have no events.
 fn switch(from: &mut Events, to: &mut Events) -> Result<(), PmuError> {
-    PMU.switch(from, to, |_sample| ())
+    PMU.switch(from, to)
 }
 
 /// Gives the counters to other events, among those that are `rotating`.
 fn timer_tick() -> Result<(), PmuError> {
-    PMU.tick(|_overflow| ())
+    PMU.tick()
 }
 
 fn print(thread: &Events) -> Result<(), PmuError> {
@@ -40,7 +40,7 @@ fn print(thread: &Events) -> Result<(), PmuError> {
 // ANCHOR_END: group
 
 fn interrupt(frame: &PlainFrame) -> Interrupted {
-    PMU.interrupt(frame, |_sample| ())
+    PMU.interrupt(frame)
 }
 
 #[test]

@@ -14,11 +14,11 @@ fn watch() -> Result<(), PmuError> {
 }
 
 fn timer_tick() -> Result<(), PmuError> {
-    PMU.tick(|_overflow| ())
+    PMU.tick()
 }
 
 fn non_maskable_interrupt(frame: &PlainFrame) -> Interrupted {
-    let interrupted = PMU.interrupt(frame, |_sample| ());
+    let interrupted = PMU.interrupt(frame);
     if interrupted.is_stuck {
         log_in_nmi!("processor {} took no tick for 10 seconds at {:#x}", frame.processor, frame.pc);
     }
