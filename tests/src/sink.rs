@@ -1,8 +1,8 @@
 //! The samples of a test's kernel, for the closure of a test.
 
-use std::cell::Cell;
-use std::fmt;
-use std::ptr::NonNull;
+use core::cell::Cell;
+use core::fmt;
+use core::ptr::NonNull;
 
 use pmu::{Kernel, PmuSample};
 
