@@ -1,6 +1,7 @@
 //! Events of perf's command line, and bytes of `perf_event_attr`: the fields by the header's offsets, one by one.
 
 use pmu::core::interrupt::EventOverflow;
+use pmu::core::registers::{EventList, EventSelect};
 use pmu::core::{CounterSet, EventCount, EventId, Sample};
 use pmu::perf::{PerfError, PerfEvent, PerfEventAttr, SampleContext};
 
@@ -9,13 +10,25 @@ fn field(bytes: &[u8], at: usize, length: usize) -> u64 {
     (0..length).map(|n| u64::from(bytes.get(at + n).copied().unwrap_or(0)) << (8 * n)).sum()
 }
 
+/// A list with one event.
+struct OneEvent;
+
+impl EventList for OneEvent {
+    fn perf_config(&self, name: &str) -> Option<(u64, u64)> {
+        (name == "listed.event").then_some((0x20D1, 7))
+    }
+
+    fn constraints(&self, _: EventSelect) -> Option<CounterSet> {
+        None
+    }
+}
+
 fn text(text: &str) {
-    let named = |name: &str| (name == "listed.event").then_some((0x20D1, 7));
-    match PerfEvent::parse(text, named) {
+    match PerfEvent::parse(text, &OneEvent) {
         Ok(event) => {
             assert!(event.name.is_none_or(|name| text.contains(name)));
             assert!(event.core.is_none() || text.starts_with("cpu_"));
-            let _ = event.attr.event(|_| None);
+            let _ = event.attr.event(&());
             let bytes = event.attr.to_bytes();
             assert_eq!(PerfEventAttr::from_bytes(&bytes), Ok(event.attr), "{text:?}");
         }
@@ -77,7 +90,7 @@ fn attributes(bytes: &[u8]) {
     assert_eq!(attr.select.config1, field(given, 56, 8));
     assert_eq!(attr.config2, field(given, 64, 8));
     assert_eq!(attr.select.exclude_guest, field(given, 42, 1) >> 4 & 1 == 1);
-    let _ = attr.event(|_| None);
+    let _ = attr.event(&());
     records(&attr, bytes);
 }
 

@@ -1,11 +1,29 @@
 //! Texts and attributes of perf's events, against a reading of the kernel's format files bit by bit.
 
+use core::cell::Cell;
+
+use pmu::core::CounterSet;
+use pmu::core::registers::{EventList, EventSelect};
 use pmu::perf::{
     HARDWARE_EVENTS, PERF_TYPE_HARDWARE, PERF_TYPE_RAW, PERF_TYPE_SOFTWARE, PerfAttributes,
     RawConfig,
 };
 
 use crate::input::Input;
+
+/// A list without events that keeps the encoding it was last asked for.
+struct Asked(Cell<Option<u64>>);
+
+impl EventList for Asked {
+    fn perf_config(&self, _: &str) -> Option<(u64, u64)> {
+        None
+    }
+
+    fn constraints(&self, select: EventSelect) -> Option<CounterSet> {
+        self.0.set(Some(select.select_bits()));
+        None
+    }
+}
 
 /// The bits of the configuration that a term's value has, lowest first: `config:0-7,32-35` and so on.
 fn bits_of(term: &str) -> Option<Vec<u32>> {
@@ -92,11 +110,8 @@ pub fn run(bytes: &[u8]) {
         exclude_host: input.bool(),
         exclude_guest: input.bool(),
     };
-    let mut asked = None;
-    let event = attributes.event(|select| {
-        asked = Some(select.select_bits());
-        None
-    });
+    let asked = Asked(Cell::new(None));
+    let event = attributes.event(&asked);
     let software = attributes.type_ == PERF_TYPE_SOFTWARE;
     let known = match attributes.type_ {
         // From PERF_COUNT_SW_CPU_CLOCK to PERF_COUNT_SW_DUMMY.
@@ -106,7 +121,7 @@ pub fn run(bytes: &[u8]) {
         _ => false,
     };
     let raw = known && attributes.type_ == PERF_TYPE_RAW;
-    assert_eq!(asked, raw.then_some(attributes.config), "{attributes:?}");
+    assert_eq!(asked.0.get(), raw.then_some(attributes.config), "{attributes:?}");
     let excludes_all = attributes.exclude_user && attributes.exclude_kernel
         || !software && attributes.exclude_host && attributes.exclude_guest;
     // A software event has no extra register and does not know of guests. Its clocks, 0 and 1, have a shortest period.

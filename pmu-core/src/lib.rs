@@ -88,6 +88,7 @@ pub mod reading {
 /// A processor's counters as data: their names, their registers, and the values that those registers take.
 pub mod registers {
     pub use crate::counters::control::gate::stop_all;
+    pub use crate::counters::events::list::EventList;
     pub use crate::counters::names::{CounterId, MAX_COUNTERS, MAX_FIXED, MAX_GENERAL};
     pub use crate::counters::registers::counter::{
         Counter, CounterBank, CounterControl, EventSelect, FixedCounters, FullWidth,

@@ -5,7 +5,7 @@
 use core::fmt;
 
 use pmu_core::CounterSet;
-use pmu_core::registers::EventSelect;
+use pmu_core::registers::{EventList, EventSelect};
 use pmu_core::x86::Snapshot;
 
 use crate::event::PmuEvent;
@@ -404,6 +404,16 @@ impl CoreType {
         })?;
         let general = !(counters & CounterSet::GENERAL).is_empty();
         Some(if general { counters | CounterSet::FIXED } else { counters })
+    }
+}
+
+impl EventList for CoreType {
+    fn perf_config(&self, name: &str) -> Option<(u64, u64)> {
+        Some(self.event(name).ok()?.perf_config())
+    }
+
+    fn constraints(&self, select: EventSelect) -> Option<CounterSet> {
+        Self::constraints(self, select)
     }
 }
 

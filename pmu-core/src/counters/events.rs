@@ -3,6 +3,7 @@
 pub(crate) mod attributes;
 pub(crate) mod count;
 pub(crate) mod event;
+pub(crate) mod list;
 pub(crate) mod resolve;
 pub(crate) mod saved;
 pub(crate) mod software;

@@ -135,7 +135,7 @@ impl TopDownUnit {
     /// Each event counts on this type of core alone. To count a thread on both types of core, open a group of each.
     pub fn events(&self, usable: CounterSet) -> TopDownEvents {
         let none = Event::part(0);
-        let mut all = TopDownEvents { events: [none; MAX_EVENTS], len: 0 };
+        let mut all = TopDownEvents { events: [none; TopDownEvents::MAX], len: 0 };
         if self.has_metrics() {
             all.push(Event::raw(EventSelect::from_bits(u64::from(SLOTS + 1) << 8)));
             (0..self.metrics()).for_each(|part| all.push(Event::part(part)));
@@ -166,9 +166,6 @@ impl TopDownUnit {
     }
 }
 
-/// Number of events of a processor with both levels.
-const MAX_EVENTS: usize = 9;
-
 /// The events of a processor's issue slots: see [`TopDownUnit::events`].
 ///
 /// ```
@@ -186,11 +183,14 @@ const MAX_EVENTS: usize = 9;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct TopDownEvents {
-    events: [Event; MAX_EVENTS],
+    events: [Event; TopDownEvents::MAX],
     len: u8,
 }
 
 impl TopDownEvents {
+    /// Number of events of a processor with both levels, which has the most.
+    pub const MAX: usize = 9;
+
     /// Changes each of the events: their privilege levels, which are the same for all, their tags, or their turns.
     #[must_use]
     pub fn each(mut self, change: impl FnMut(Event) -> Event) -> Self {

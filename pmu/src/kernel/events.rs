@@ -4,7 +4,7 @@ use core::slice;
 
 use pmu_core::error::{CounterError, EventsError};
 use pmu_core::reading::{RemoteCount, remote_count};
-use pmu_core::registers::{EventSelect, MAX_COUNTERS};
+use pmu_core::registers::{EventList, EventSelect, MAX_COUNTERS};
 use pmu_core::{CounterSet, Event, EventCount, EventId, EventStatus};
 
 use crate::kernel::architecture::Architecture;
@@ -139,7 +139,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Returns the event for which attributes of perf stand on this machine: that of
-    /// [`PerfEventAttr::event`](PerfEventAttr::event), which says what `constraints` is. On Intel, the raw events
+    /// [`PerfEventAttr::event`](PerfEventAttr::event), which says what `list` is. On Intel, the raw events
     /// 0x8000 to 0x8700, Linux' `topdown-*`, are the [parts](Event::part) of the slots (0x0400, Linux' `slots`) that
     /// lead the group.
     ///
@@ -154,7 +154,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// /// `perf_event_open` for this processor. Returns Linux' number of an error.
     /// fn open(attr: &[u8], group: Option<PmuEvent>) -> Result<PmuEvent, i32> {
     ///     let attr = PerfEventAttr::from_bytes(attr).map_err(|error| error.errno())?;
-    ///     let event = PMU.perf_event(&attr, |_| None).and_then(|event| match group {
+    ///     let event = PMU.perf_event(&attr, &()).and_then(|event| match group {
     ///         Some(leader) => PMU.open_member(leader, &event),
     ///         None => PMU.open(&event),
     ///     });
@@ -171,11 +171,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn perf_event(
         &'static self,
         attr: &PerfEventAttr,
-        constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,
+        list: &dyn EventList,
     ) -> Result<Event, PmuError> {
-        let of_machine = |select| K::Architecture::perf_counters(self.machine()?, select);
-        let counters = |select| of_machine(select).or_else(|| constraints(select));
-        Ok(attr.event(counters)?)
+        Ok(attr.event(&OfMachine::<K::Architecture> { machine: self.machine(), list })?)
     }
 
     /// Opens an event in the group of `other`, behind the group's events, as Linux' `perf_event_open` does with a
@@ -434,5 +432,22 @@ impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
 
     pub(super) fn is_open(&self, event: PmuEvent) -> bool {
         self.events.opening(event.event) == Some(event.opening)
+    }
+}
+
+/// The list of a kernel, with the selects to which Linux gives another meaning on this machine.
+struct OfMachine<'l, A: Architecture> {
+    machine: Option<&'l A::Machine>,
+    list: &'l dyn EventList,
+}
+
+impl<A: Architecture> EventList for OfMachine<'_, A> {
+    fn perf_config(&self, name: &str) -> Option<(u64, u64)> {
+        self.list.perf_config(name)
+    }
+
+    fn constraints(&self, select: EventSelect) -> Option<CounterSet> {
+        let of_machine = self.machine.and_then(|machine| A::perf_counters(machine, select));
+        of_machine.or_else(|| self.list.constraints(select))
     }
 }

@@ -260,6 +260,15 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         events: &[Event; C],
         work: impl FnOnce(),
     ) -> Result<[EventCount; C], PmuError> {
+        self.count_up_to(events, work)
+    }
+
+    /// Counts at most `C` events.
+    pub(super) fn count_up_to<const C: usize>(
+        &'static self,
+        events: &[Event],
+        work: impl FnOnce(),
+    ) -> Result<[EventCount; C], PmuError> {
         K::pinned(|| {
             let this = K::this_processor();
             let of = self.processors.get(this).ok_or(Busy::NoSlot { processor: this })?;

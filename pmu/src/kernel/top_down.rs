@@ -5,7 +5,7 @@ use pmu_core::error::NoFacility;
 use pmu_core::facility::DivisionMemory;
 use pmu_core::x86::Snapshot;
 use pmu_core::{Event, WriteOnce};
-use pmu_intel::topdown::{TopDown, TopDownCounts, TopDownUnit};
+use pmu_intel::topdown::{TopDown, TopDownCounts, TopDownEvents, TopDownUnit};
 
 use crate::kernel::architecture::FacilitiesOf;
 use crate::kernel::facilities::{Facilities, KernelFunctions, X86Facilities};
@@ -157,24 +157,15 @@ where
     ///   the slots, the error is [`NoFreeCounter`](pmu_core::error::CounterError::NoFreeCounter).
     pub fn count_slots(
         &'static self,
-        change: impl FnMut(Event) -> Event,
+        change: fn(Event) -> Event,
         work: impl FnOnce(),
     ) -> Result<TopDownCounts, PmuError> {
         K::pinned(|| {
             let usable = self.with_local(|local| local.session.counters_mut().counters().usable)?;
             let unit = self.top_down(K::this_processor())?;
             let events = unit.events(usable).each(change);
-            // `count` takes an array, so each number of events that a core can have is tried.
-            if let Ok(events) = <&[Event; 4]>::try_from(&*events) {
-                return Ok(unit.counts(&self.count(events, work)?));
-            }
-            if let Ok(events) = <&[Event; 9]>::try_from(&*events) {
-                return Ok(unit.counts(&self.count(events, work)?));
-            }
-            match <&[Event; 5]>::try_from(&*events) {
-                Ok(events) => Ok(unit.counts(&self.count(events, work)?)),
-                Err(_) => Err(NoFacility::NotDeclared.into()),
-            }
+            let counts = self.count_up_to::<{ TopDownEvents::MAX }>(&events, work)?;
+            Ok(unit.counts(&counts))
         })
     }
 }

@@ -4,7 +4,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use pmu_core::access::RegisterAddress;
-use pmu_core::registers::EventSelect;
+use pmu_core::registers::{EventList, EventSelect};
 use pmu_core::{CounterSet, Event, GenericEvent, SoftwareEvent};
 use pmu_intel::precise::registers::MSR_PEBS_LD_LAT_THRESHOLD;
 
@@ -24,8 +24,8 @@ pub const PERF_TYPE_RAW: u32 = 4;
 
 /// The hardware events of perf that are [`GenericEvent`]s, with their numbers: `PERF_COUNT_HW_CPU_CYCLES`,
 /// `PERF_COUNT_HW_INSTRUCTIONS` and others. Three events are not in this list: bus cycles (6), stalled cycles of the
-/// front end (7) and stalled cycles of the back end (8). [`PerfAttributes::resolved`] replaces these events by raw
-/// events of a processor.
+/// front end (7) and stalled cycles of the back end (8). For these, [`PerfAttributes::event`] returns raw events of a
+/// processor.
 pub const HARDWARE_EVENTS: [(u64, GenericEvent); GenericEvent::COUNT] = [
     (0, GenericEvent::Cycles),
     (1, GenericEvent::Instructions),
@@ -87,10 +87,11 @@ impl PerfAttributes {
 
     /// Converts the attributes into an event.
     ///
-    /// `constraints` receives the event select of a raw event, and returns the set of counters that can count the
-    /// event. On many processors, only some counters can count a given event. The crate `pmu-events` has this set for
-    /// each event and core type. A kernel that does not use `pmu-events` returns `None` from `constraints`: then any
-    /// counter may count the event.
+    /// `list` has the events of the processor, for instance as a `CoreType` of `pmu-events`, or `&()`. A raw event is
+    /// [confined](Event::on) to the counters that can count it. Cache events ([`PERF_TYPE_HW_CACHE`]), bus cycles and
+    /// stalled cycles, which processors encode differently, are raw events of the list. If the list has the event that
+    /// Linux counts, the function returns that event. Page walks are an exception on some processors: there, Linux
+    /// counts the walks that began, but the returned event counts the walks that completed.
     ///
     /// In perf, user mode can read the count of an event that has a period. A kernel that supports such reads calls
     /// [`with_total`](Event::with_total) on the event. perf can also multiplex events. A kernel that supports
@@ -106,7 +107,7 @@ impl PerfAttributes {
     ///     let core_type = Processor::detect(this)?.core_type();
     ///     let config = text.parse::<RawConfig>()?.bits();
     ///     let attributes = PerfAttributes { type_: PERF_TYPE_RAW, config, ..PerfAttributes::default() };
-    ///     Ok(attributes.event(|select| core_type.constraints(select))?)
+    ///     Ok(attributes.event(core_type)?)
     /// }
     /// # let dump = pmu::core::x86::dump::CpuidDump::parse(
     /// #     "   0x00000000 0x00: eax=0x00000020 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
@@ -123,20 +124,18 @@ impl PerfAttributes {
     /// # Errors
     /// [`Type`](PerfError::Type), [`Hardware`](PerfError::Hardware), [`Software`](PerfError::Software),
     /// [`Bits`](PerfError::Bits), [`ExcludesAll`](PerfError::ExcludesAll),
-    /// [`NoExtraRegister`](PerfError::NoExtraRegister): the attributes select no event.
-    pub fn event(
-        self,
-        constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,
-    ) -> Result<Event, PerfError> {
-        self.event_with(false, constraints)
+    /// [`NoExtraRegister`](PerfError::NoExtraRegister), [`NotOnProcessor`](PerfError::NotOnProcessor): the attributes
+    /// select no event.
+    pub fn event(self, list: &dyn EventList) -> Result<Event, PerfError> {
+        self.resolved(list)?.event_with(false, list)
     }
 
-    /// Converts the attributes into an event. `physical` adds physical addresses to the samples of sampled ops and
-    /// fetches.
+    /// Converts [resolved](Self::resolved) attributes into an event. `physical` adds physical addresses to the samples
+    /// of sampled ops and fetches.
     pub(crate) fn event_with(
         self,
         physical: bool,
-        constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,
+        list: &dyn EventList,
     ) -> Result<Event, PerfError> {
         let event = match self.type_ {
             PERF_TYPE_HARDWARE => {
@@ -151,7 +150,7 @@ impl PerfAttributes {
             }
             PERF_TYPE_RAW => {
                 let select = RawConfig::new(self.config)?.select();
-                Event::raw(select).on(constraints(select).unwrap_or(CounterSet::ALL))
+                Event::raw(select).on(list.constraints(select).unwrap_or(CounterSet::ALL))
             }
             other => return Err(PerfError::Type(other)),
         };
@@ -247,7 +246,7 @@ impl TryFrom<PerfAttributes> for Event {
     type Error = PerfError;
 
     fn try_from(perf: PerfAttributes) -> Result<Self, PerfError> {
-        perf.event(|_| None)
+        perf.event(&())
     }
 }
 

@@ -18,7 +18,7 @@ use crate::perf::event_attr::PerfEventAttr;
 ///
 /// /// The second value is kept, for the branches of each sample.
 /// fn open(attr: &PerfEventAttr) -> Result<(Event, Option<BranchSamples>), PerfError> {
-///     Ok((attr.event(|_| None)?, attr.branches()?))
+///     Ok((attr.event(&())?, attr.branches()?))
 /// }
 /// fn sample(samples: BranchSamples, branches: impl Iterator<Item = Branch>, mut write: impl FnMut([u8; 24])) {
 ///     for entry in branches.filter_map(|branch| samples.entry(&branch)) {

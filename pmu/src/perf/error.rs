@@ -148,8 +148,7 @@ impl PerfError {
     /// ```
     pub const fn errno(self) -> i32 {
         match self {
-            Self::Type(_) | Self::NotOnProcessor { .. } | Self::Hardware(6..=8) => 2,
-            Self::Software(_) => 2,
+            Self::Type(_) | Self::NotOnProcessor { .. } | Self::Software(_) => 2,
             Self::Size(_) | Self::LaterField { .. } => 7,
             Self::Short { .. } => 14,
             Self::NoSpace { .. } => 28,

@@ -2,9 +2,9 @@
 
 use core::ops::BitOr;
 
+use pmu_core::Event;
 use pmu_core::precise::{Precision, SampleParts};
-use pmu_core::registers::EventSelect;
-use pmu_core::{CounterSet, Event};
+use pmu_core::registers::{EventList, EventSelect};
 
 use crate::perf::attributes::{PERF_TYPE_RAW, PERF_TYPE_SOFTWARE, PerfAttributes};
 use crate::perf::error::{Facility, PerfError};
@@ -29,7 +29,7 @@ use crate::perf::error::{Facility, PerfError};
 ///
 /// let attr = PerfEventAttr::from_bytes(&bytes)?;
 /// assert_eq!(attr.flags, AttrFlags::DISABLED);
-/// let event = attr.event(|_select| None)?;
+/// let event = attr.event(&())?;
 /// let expected = Event::generic(GenericEvent::Instructions).user_only().every(100_000);
 /// assert_eq!(event, expected.with_total().rotating());
 /// # Ok::<(), Box<dyn core::error::Error>>(())
@@ -95,8 +95,8 @@ impl PerfEventAttr {
 
     /// Converts the attributes into an event to open. If the event has a period, it also keeps its
     /// [total count](Event::with_total). If [`AttrFlags::PINNED`] is not set, the event [rotates](Event::rotating). The
-    /// event is [exclusive](Event::exclusive) if [`AttrFlags::EXCLUSIVE`] is set. `constraints` has the same meaning as
-    /// in [`PerfAttributes::event`].
+    /// event is [exclusive](Event::exclusive) if [`AttrFlags::EXCLUSIVE`] is set. `list` has the same meaning as in
+    /// [`PerfAttributes::event`].
     ///
     /// Linux permits RDPMC for an event of a task. Linux does not permit RDPMC for an event of a processor, because
     /// that event also counts other tasks. On processors that can deny RDPMC for each counter, the returned event
@@ -135,7 +135,7 @@ impl PerfEventAttr {
     /// use pmu::perf::PerfEvent;
     /// // Every 10,007th load of 30 cycles or more.
     /// let text = "cpu/event=0xcd,umask=0x1,ldlat=30,period=10007/pp";
-    /// let event = PerfEvent::parse(text, |_| None)?.attr.event(|_| None)?;
+    /// let event = PerfEvent::parse(text, &())?.attr.event(&())?;
     /// assert_eq!((event.precision(), event.latency()), (Some(Precision::ZeroSkidRequested), Some(30)));
     /// # Ok::<(), pmu::perf::PerfError>(())
     /// ```
@@ -152,10 +152,7 @@ impl PerfEventAttr {
     /// - [`Bits`](PerfError::Bits): the event is raw and precise, and has perf's term `pc` (bit 19).
     /// - [`Extension`](PerfError::Extension): `config3` or `config4` is not 0, or `config2` names more than the first
     ///   six events of a group.
-    pub fn event(
-        &self,
-        constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,
-    ) -> Result<Event, PerfError> {
+    pub fn event(&self, list: &dyn EventList) -> Result<Event, PerfError> {
         if let Some(missing) = self.missing() {
             return Err(PerfError::Facility(missing));
         }
@@ -165,7 +162,7 @@ impl PerfEventAttr {
             }
         }
         let branches = self.branches()?;
-        let mut select = self.select;
+        let mut select = self.select.resolved(list)?;
         // As in Linux, `precise_ip` says nothing of a software event, nor of a sampled op.
         let precision = match select.type_ {
             PERF_TYPE_SOFTWARE => None,
@@ -178,7 +175,7 @@ impl PerfEventAttr {
             return Err(PerfError::Bits(EventSelect::OF_UNIT));
         }
         let latency = precision.and_then(|_| select.take_latency());
-        let event = select.event_with(self.sample_type & PHYSICAL != 0, constraints)?;
+        let event = select.event_with(self.sample_type & PHYSICAL != 0, list)?;
         let event = match self.reloading()? {
             0 => event.with_total(),
             members => event.reloaded_by(members),

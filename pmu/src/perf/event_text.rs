@@ -1,5 +1,6 @@
 //! An event as perf's command line has it: `cpu/event=0xd1,umask=0x20,period=100003/u`.
 
+use pmu_core::registers::EventList;
 use pmu_core::x86::Snapshot;
 
 use crate::perf::attributes::{
@@ -38,8 +39,7 @@ impl CoreKind {
 /// An event, parsed from a text in the syntax of perf's command line. A text has one or more of these parts:
 ///
 /// - A name is a generic event (`cycles`, `stalled-cycles-frontend`), a cache event (`L1-dcache-load-misses`), a raw
-///   configuration (`r1a8`), or an event from the vendor's list. To look up an event of the vendor's list,
-///   [`parse`](Self::parse) calls its argument `names`.
+///   configuration (`r1a8`), or an event of the vendor's [list](EventList).
 /// - Terms are between slashes, as in `cpu/event=0xd1,umask=0x20/`. Possible terms are the terms of [`RawConfig`]; the
 ///   name of an event; `config1` to `config4`; `offcore_rsp`, `ldlat` and `frontend`, for the event's extra register;
 ///   `period`, `freq`, `name`, `inherit` and `no-inherit`; `branch_type`, with a name of perf's `--branch-filter`, such
@@ -64,10 +64,7 @@ impl CoreKind {
 /// /// Returns the event of a text, for the processor with this CPUID.
 /// fn event(text: &str, this: &Snapshot) -> Result<Event, Box<dyn core::error::Error>> {
 ///     let core_type = Processor::detect(this)?.core_type();
-///     let named = |name: &str| core_type.event(name).ok().map(|event| event.perf_config());
-///     let PerfEvent { mut attr, .. } = PerfEvent::parse(text, named)?;
-///     attr.select = attr.select.resolved(named)?; // of caches, and stalled cycles
-///     Ok(attr.event(|select| core_type.constraints(select))?)
+///     Ok(PerfEvent::parse(text, core_type)?.attr.event(core_type)?)
 /// }
 /// # let dump = pmu::core::x86::dump::CpuidDump::parse(
 /// #     "   0x00000000 0x00: eax=0x00000020 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
@@ -100,9 +97,7 @@ pub struct PerfEvent<'a> {
 }
 
 impl<'a> PerfEvent<'a> {
-    /// Parses an event. `names` looks up an event of the processor by its name, and returns the event's `config` and
-    /// `config1`. Both numbers are the result of `pmu_events::PmuEvent::perf_config`. For an unknown name, `names`
-    /// returns `None`.
+    /// Parses an event. `list` has the events of the processor, for instance as a `CoreType` of `pmu-events`, or `&()`.
     ///
     /// # Errors
     /// - [`Term`](PerfError::Term): a name or a term is unknown, a term conflicts with a term before it, or the closing
@@ -118,10 +113,7 @@ impl<'a> PerfEvent<'a> {
     /// (`call-graph=`, `max-stack=`) and groups in braces are unknown. Cache events of memory nodes are not counted,
     /// nor are those for which a processor's list has no event. The kernel itself removes the PMU type that perf puts
     /// into the upper half of a generic event's `config`.
-    pub fn parse(
-        text: &'a str,
-        mut names: impl FnMut(&str) -> Option<(u64, u64)>,
-    ) -> Result<Self, PerfError> {
+    pub fn parse(text: &'a str, list: &dyn EventList) -> Result<Self, PerfError> {
         let mut parser = Parser {
             event: PerfEvent {
                 attr: PerfEventAttr::default(),
@@ -137,8 +129,8 @@ impl<'a> PerfEvent<'a> {
                 let start = unit.len() + 1;
                 let unclosed = PerfError::Term { at: text.len() };
                 let (terms, modifiers) = rest.split_once('/').ok_or(unclosed)?;
-                parser.unit(unit, &mut names)?;
-                parser.terms(terms, start, &mut names)?;
+                parser.unit(unit, list)?;
+                parser.terms(terms, start, list)?;
                 let at = start + terms.len() + 1;
                 match modifiers.strip_prefix(':') {
                     Some(modifiers) => (Some(modifiers), at + 1),
@@ -148,7 +140,7 @@ impl<'a> PerfEvent<'a> {
             None => {
                 let (name, modifiers) =
                     text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
-                if !parser.named(name, 0, &mut names)? {
+                if !parser.named(name, 0, list)? {
                     let config = if name.starts_with('r') && !name.contains('-') {
                         RawConfig::of_raw(name, 0)?
                     } else {
@@ -185,8 +177,8 @@ impl<'a> PerfEvent<'a> {
     ///     text: &str,
     /// ) -> Result<EventId, Box<dyn core::error::Error>> {
     ///     let mut refused = None;
-    ///     for attr in PerfEvent::parse(text, |_| None)?.attempts() {
-    ///         match session.counters_mut().open(unit, &[attr.event(|_| None)?]) {
+    ///     for attr in PerfEvent::parse(text, &())?.attempts() {
+    ///         match session.counters_mut().open(unit, &[attr.event(&())?]) {
     ///             Err(EventsError { reason: CounterError::NotPrecise(why), .. }) => refused = Some(why),
     ///             opened => return Ok(opened?),
     ///         }
@@ -227,17 +219,13 @@ struct Parser<'a> {
 
 impl<'a> Parser<'a> {
     /// Parses what is before the first slash: a unit, or an event's name.
-    fn unit(
-        &mut self,
-        unit: &str,
-        names: &mut impl FnMut(&str) -> Option<(u64, u64)>,
-    ) -> Result<(), PerfError> {
+    fn unit(&mut self, unit: &str, list: &dyn EventList) -> Result<(), PerfError> {
         match unit {
             "" => return Err(PerfError::Term { at: 0 }),
             "cpu" => {}
             "cpu_core" => self.event.core = Some(CoreKind::Core),
             "cpu_atom" => self.event.core = Some(CoreKind::Atom),
-            _ if self.named(unit, 0, names)? => {}
+            _ if self.named(unit, 0, list)? => {}
             _ if RawConfig::is_raw(unit) => self.raw(RawConfig::of_raw(unit, 0)?, 0)?,
             _ => {
                 let facility = generic::facility(unit).unwrap_or(Facility::OtherUnits);
@@ -248,19 +236,14 @@ impl<'a> Parser<'a> {
     }
 
     /// Selects the event of this name; `false` if it is none.
-    fn named(
-        &mut self,
-        name: &str,
-        at: usize,
-        names: &mut impl FnMut(&str) -> Option<(u64, u64)>,
-    ) -> Result<bool, PerfError> {
+    fn named(&mut self, name: &str, at: usize, list: &dyn EventList) -> Result<bool, PerfError> {
         if let Some(number) = generic::hardware_event(name) {
             self.generic(PERF_TYPE_HARDWARE, number, at)?;
         } else if let Some(event) = generic::software_event(name) {
             self.generic(PERF_TYPE_SOFTWARE, event.number(), at)?;
         } else if let Ok(event) = name.parse::<CacheEvent>() {
             self.generic(PERF_TYPE_HW_CACHE, event.config(), at)?;
-        } else if let Some((config, config1)) = names(name) {
+        } else if let Some((config, config1)) = list.perf_config(name) {
             self.raw(RawConfig::new(config)?, at)?;
             self.event.attr.select.config1 |= config1;
         } else {
@@ -295,7 +278,7 @@ impl<'a> Parser<'a> {
         &mut self,
         terms: &'a str,
         start: usize,
-        names: &mut impl FnMut(&str) -> Option<(u64, u64)>,
+        list: &dyn EventList,
     ) -> Result<(), PerfError> {
         let mut at = start;
         for term in terms.split(',') {
@@ -303,7 +286,7 @@ impl<'a> Parser<'a> {
             if !(terms.is_empty() && self.selected != Selected::Nothing) {
                 let known = match term.split_once('=') {
                     Some((name, value)) => self.setting(name, value, at)?,
-                    None => self.flag(term, at)? || self.named(term, at, names)?,
+                    None => self.flag(term, at)? || self.named(term, at, list)?,
                 };
                 if !known {
                     let config = RawConfig::term(term, at).ok_or(PerfError::Term { at })??;

@@ -4,6 +4,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use pmu_core::SoftwareEvent;
+use pmu_core::registers::EventList;
 
 use crate::perf::attributes::{PERF_TYPE_HARDWARE, PERF_TYPE_RAW, PerfAttributes, RawConfig};
 use crate::perf::error::{Facility, PerfError};
@@ -323,36 +324,9 @@ const fn names_of(event: CacheEvent) -> &'static [&'static str] {
 }
 
 impl PerfAttributes {
-    /// Replaces a generic event by the raw event of a processor. The function replaces only the generic events that
-    /// processors encode differently: cache events ([`PERF_TYPE_HW_CACHE`]), bus cycles and stalled cycles. Any other
-    /// event is returned unchanged.
-    ///
-    /// `names` looks up an event of the vendor's list by its name, and returns the event's `config` and `config1`. If
-    /// the list has no event of that name, `names` returns `None`. If the list has the event that Linux counts, the
-    /// function returns that event. Page walks are an exception on some processors: there, Linux counts the walks that
-    /// began, but the returned event counts the walks that completed.
-    ///
-    /// ```
-    /// use pmu::perf::{PERF_TYPE_HW_CACHE, PerfAttributes};
-    /// let misses = PerfAttributes {
-    ///     type_: PERF_TYPE_HW_CACHE,
-    ///     config: 0x1_0000, // L1-dcache-load-misses
-    ///     ..PerfAttributes::default()
-    /// };
-    /// let named = |name: &str| Some(pmu_events::SKYLAKE.event(name).ok()?.perf_config());
-    /// assert_eq!(misses.resolved(named)?.config, 0x151); // L1D.REPLACEMENT
-    /// # Ok::<(), pmu::perf::PerfError>(())
-    /// ```
-    ///
-    /// # Errors
-    /// - [`NotOnProcessor`](PerfError::NotOnProcessor): `config` does not encode a cache event, or `names` returned
-    ///   `None` for every name of the event.
-    /// - [`Bits`](PerfError::Bits): `names` returned a `config` with bits that a [`RawConfig`](crate::perf::RawConfig)
-    ///   cannot have.
-    pub fn resolved(
-        self,
-        names: impl FnMut(&str) -> Option<(u64, u64)>,
-    ) -> Result<Self, PerfError> {
+    /// Replaces a cache event, bus cycles and stalled cycles by the raw event of a processor. Any other event is
+    /// returned unchanged.
+    pub(crate) fn resolved(self, list: &dyn EventList) -> Result<Self, PerfError> {
         let known = match (self.type_, self.config) {
             (PERF_TYPE_HARDWARE, 6) => BUS_CYCLES,
             (PERF_TYPE_HARDWARE, 7) => STALLED_FRONTEND,
@@ -363,7 +337,8 @@ impl PerfAttributes {
             _ => return Ok(self),
         };
         let missing = PerfError::NotOnProcessor { type_: self.type_, config: self.config };
-        let (config, config1) = known.iter().copied().find_map(names).ok_or(missing)?;
+        let (config, config1) =
+            known.iter().find_map(|name| list.perf_config(name)).ok_or(missing)?;
         Ok(Self { type_: PERF_TYPE_RAW, config: RawConfig::new(config)?.bits(), config1, ..self })
     }
 }

@@ -22,7 +22,7 @@ fn general(core_type: &CoreType, select: u64) -> Option<u64> {
 fn raw(text: &str, core_type: &CoreType) -> Event {
     let config = text.parse::<RawConfig>().unwrap().bits();
     let attributes = PerfAttributes { type_: PERF_TYPE_RAW, config, ..Default::default() };
-    attributes.event(|select| core_type.constraints(select)).unwrap()
+    attributes.event(core_type).unwrap()
 }
 
 /// Counters 0–3 of the eight count retired loads (the list's `counters` of `MEM_LOAD_RETIRED.L3_MISS`).

@@ -299,7 +299,7 @@ fn a_precise_event_of_cycles_or_ops_samples_ops_on_amd() {
     let mut session =
         CounterSession::take(source, &unit, CounterSet::ALL, &mock, &counters).unwrap();
     let mut place = |text: &str| {
-        let event = PerfEvent::parse(text, |_| None).unwrap().attr.event(|_| None).unwrap();
+        let event = PerfEvent::parse(text, &()).unwrap().attr.event(&()).unwrap();
         let id = session.open(&unit, &[event])?;
         session.enable(id, 0)?;
         let on = session.counter_of(id);
@@ -350,7 +350,7 @@ fn sampled_ops_and_fetches_are_events_of_types_of_their_own() {
         },
         ..PerfEventAttr::default()
     };
-    let event = |attr: PerfEventAttr| attr.event(|_| None).map(|event| event.select());
+    let event = |attr: PerfEventAttr| attr.event(&()).map(|event| event.select());
     let of = |sampling: IbsSampling| Ok(sampling.event().select());
     let (ops, fetches) = (PERF_TYPE_IBS_OP, PERF_TYPE_IBS_FETCH);
     let slow = IbsSampling::cycles().slower_than(256);
@@ -387,8 +387,7 @@ fn no_bits_of_user_mode_become_a_sampling_unit() {
         ..PerfAttributes::default()
     };
     for precise_ip in 0..=3 {
-        let outcome =
-            PerfEventAttr { select, precise_ip, ..PerfEventAttr::default() }.event(|_| None);
+        let outcome = PerfEventAttr { select, precise_ip, ..PerfEventAttr::default() }.event(&());
         let refused = outcome.err();
         assert_eq!(refused, (precise_ip != 0).then_some(PerfError::Bits(1 << 19)), "{precise_ip}");
     }
@@ -397,7 +396,7 @@ fn no_bits_of_user_mode_become_a_sampling_unit() {
 #[test]
 fn an_event_is_reloaded_by_the_members_that_config2_names() {
     let text = "cpu/event=0xc5,acr_mask=0x2,period=5000/";
-    let event = PerfEvent::parse(text, |_| None).unwrap().attr.event(|_| None).unwrap();
+    let event = PerfEvent::parse(text, &()).unwrap().attr.event(&()).unwrap();
     // Without a total, which no reloaded counter can keep.
     let misses = Event::raw(EventSelect::from_bits(0xC5)).every(5000).reloaded_by(0b10).rotating();
     assert_eq!(event, misses);
@@ -406,7 +405,7 @@ fn an_event_is_reloaded_by_the_members_that_config2_names() {
 #[test]
 fn what_needs_more_than_a_counter_is_named() {
     let plain = PerfEventAttr::default();
-    let refused = |attr: PerfEventAttr| attr.event(|_| None).unwrap_err();
+    let refused = |attr: PerfEventAttr| attr.event(&()).unwrap_err();
     let precise = PerfEventAttr { precise_ip: 4, ..plain };
     assert_eq!(refused(precise), PerfError::Facility(Facility::PreciseSampling));
     for trace in [
@@ -433,18 +432,17 @@ fn an_event_that_cannot_be_has_linuxs_number() {
         (PerfAttributes { type_: PERF_TYPE_RAW, config: 1 << 22, ..Default::default() }, 22),
     ] {
         let attr = PerfEventAttr { select, ..Default::default() };
-        assert_eq!(attr.event(|_| None).map_err(PerfError::errno), Err(errno));
+        assert_eq!(attr.event(&()).map_err(PerfError::errno), Err(errno));
     }
     let reloads = PerfEventAttr { config2: 0x40, ..Default::default() };
-    assert_eq!(reloads.event(|_| None).map_err(PerfError::errno), Err(22));
+    assert_eq!(reloads.event(&()).map_err(PerfError::errno), Err(22));
 }
 
 #[test]
 fn an_event_of_the_system_call_keeps_its_total_and_takes_turns_unless_pinned() {
     let select = PerfAttributes { sample_period: 5000, ..Default::default() };
-    let event = |flags, select| {
-        PerfEventAttr { flags, select, ..Default::default() }.event(|_| None).unwrap()
-    };
+    let event =
+        |flags, select| PerfEventAttr { flags, select, ..Default::default() }.event(&()).unwrap();
     let cycles = Event::generic(GenericEvent::Cycles);
     let counted = PerfAttributes::default();
     assert_eq!(event(AttrFlags::NONE, counted), cycles.rotating());

@@ -137,24 +137,24 @@ fn an_event_has_the_branches_that_its_attributes_ask_for() {
         (1 << 20, PerfError::BranchBits(1 << 20)),
     ] {
         assert_eq!(with(bits).branches(), Err(refused));
-        assert_eq!(with(bits).event(|_| None), Err(refused));
+        assert_eq!(with(bits).event(&()), Err(refused));
         assert_eq!(refused.errno(), 22);
         assert!(refused.to_string().contains("branch_sample_type"), "{refused}");
     }
     let attr = with(0x9);
     assert_eq!(attr.branches(), Ok(Some(samples(0x9))));
-    assert_eq!(attr.event(|_| None).unwrap().branches(), Some(BranchFilter::USER));
+    assert_eq!(attr.event(&()).unwrap().branches(), Some(BranchFilter::USER));
     // Without the bit of `sample_type`, the field means nothing.
     let attr = PerfEventAttr { sample_type: 0, branch_sample_type: 0x1, ..attr };
     assert_eq!(attr.branches(), Ok(None));
-    assert_eq!(attr.event(|_| None).unwrap().branches(), None);
+    assert_eq!(attr.event(&()).unwrap().branches(), None);
 }
 
 #[test]
 fn a_text_has_perfs_names_of_branches() {
     let attr = |terms: &str| {
         let text = format!("cycles/period=10007{terms}/pp");
-        PerfEvent::parse(&text, |_| None).map(|event| event.attr)
+        PerfEvent::parse(&text, &()).map(|event| event.attr)
     };
     let bits = |terms: &str| {
         let attr = attr(terms).unwrap();
@@ -198,7 +198,7 @@ fn a_text_has_perfs_names_of_branches() {
     ] {
         assert_eq!(attr(terms), Err(PerfError::Value { at }), "{terms}");
     }
-    let event = attr(",branch_type=any").unwrap().event(|_| None).unwrap();
+    let event = attr(",branch_type=any").unwrap().event(&()).unwrap();
     assert_eq!(event.branches(), Some(BranchFilter::ALL));
     assert_eq!(event.precision(), Some(Precision::ZeroSkidRequested));
 }

@@ -1,5 +1,7 @@
 //! Generic events on processors, against the tables of Linux' `arch/x86/events` (6.12).
 
+use pmu::core::CounterSet;
+use pmu::core::registers::{EventList, EventSelect};
 use pmu::perf::{
     CacheEvent, PERF_TYPE_HARDWARE, PERF_TYPE_HW_CACHE, PERF_TYPE_RAW, PerfAttributes, PerfError,
     PerfEvent,
@@ -9,9 +11,22 @@ use pmu_events::{
     ZEN2, ZEN4,
 };
 
+/// A list in which every name stands for this `config`.
+struct EveryName(u64);
+
+impl EventList for EveryName {
+    fn perf_config(&self, _: &str) -> Option<(u64, u64)> {
+        Some((self.0, 0))
+    }
+
+    fn constraints(&self, _: EventSelect) -> Option<CounterSet> {
+        None
+    }
+}
+
 fn resolved(core_type: &CoreType, text: &str) -> Result<(u64, u64), PerfError> {
-    let named = |name: &str| Some(core_type.event(name).ok()?.perf_config());
-    let select = PerfEvent::parse(text, named)?.attr.select.resolved(named)?;
+    let event = PerfEvent::parse(text, core_type)?.attr.event(core_type)?;
+    let select = PerfAttributes::try_from(event)?;
     assert_eq!(select.type_, PERF_TYPE_RAW, "{text}");
     Ok((select.config, select.config1))
 }
@@ -142,10 +157,10 @@ fn a_generic_event_that_a_processor_lacks_is_a_typed_error() {
     let config = 0x0101;
     let none = PerfAttributes { type_: PERF_TYPE_HW_CACHE, config, ..Default::default() };
     let missing = PerfError::NotOnProcessor { type_: PERF_TYPE_HW_CACHE, config };
-    assert_eq!(none.resolved(|_| Some((0xC0, 0))), Err(missing));
+    assert_eq!(none.event(&EveryName(0xC0)), Err(missing));
     let event: CacheEvent = "branch-loads".parse().unwrap();
     let bad = PerfAttributes { config: event.config(), ..none };
-    assert_eq!(bad.resolved(|_| Some((1 << 22, 0))), Err(PerfError::Bits(1 << 22)));
+    assert_eq!(bad.event(&EveryName(1 << 22)), Err(PerfError::Bits(1 << 22)));
 }
 
 #[test]
@@ -153,10 +168,10 @@ fn other_events_stay_and_the_levels_of_generic_ones_do() {
     let raw = PerfAttributes { type_: PERF_TYPE_RAW, config: 7, ..Default::default() };
     let cycles = PerfAttributes::default();
     for select in [raw, cycles] {
-        assert_eq!(select.resolved(|_| unreachable!()), Ok(select));
+        assert_eq!(PerfAttributes::try_from(select.event(&EveryName(0xA9)).unwrap()), Ok(select));
     }
     let stalled =
         PerfAttributes { config: 7, exclude_user: true, sample_period: 9, ..Default::default() };
     let expected = PerfAttributes { type_: PERF_TYPE_RAW, config: 0xA9, ..stalled };
-    assert_eq!(stalled.resolved(|_| Some((0xA9, 0))), Ok(expected));
+    assert_eq!(PerfAttributes::try_from(stalled.event(&EveryName(0xA9)).unwrap()), Ok(expected));
 }

@@ -3,8 +3,8 @@
 use pmu::core::registers::EventSelect;
 use pmu::core::{Event, GenericEvent};
 use pmu::perf::{
-    HARDWARE_EVENTS, PERF_TYPE_HARDWARE, PERF_TYPE_RAW, PERF_TYPE_SOFTWARE, PerfAttributes,
-    PerfError, RawConfig,
+    HARDWARE_EVENTS, PERF_TYPE_HARDWARE, PERF_TYPE_HW_CACHE, PERF_TYPE_RAW, PERF_TYPE_SOFTWARE,
+    PerfAttributes, PerfError, RawConfig,
 };
 use proptest::prelude::*;
 
@@ -107,8 +107,13 @@ fn hardware_events_have_the_kernels_numbers() {
     ] {
         assert_eq!(event(number), Ok(Some(name)));
     }
-    for number in [6, 7, 8, 10, 1 << 32, u64::MAX] {
+    for number in [10, 1 << 32, u64::MAX] {
         assert_eq!(event(number), Err(PerfError::Hardware(number)));
+    }
+    // Bus cycles and stalled cycles are events of a processor's list.
+    for config in [6, 7, 8] {
+        let missing = PerfError::NotOnProcessor { type_: PERF_TYPE_HARDWARE, config };
+        assert_eq!((event(config), missing.errno()), (Err(missing), 2));
     }
     assert!(GenericEvent::ALL.iter().all(|name| HARDWARE_EVENTS.iter().any(|(_, n)| n == name)));
 }
@@ -117,9 +122,11 @@ fn hardware_events_have_the_kernels_numbers() {
 fn attributes_without_an_event_are_typed_errors() {
     let raw = PerfAttributes { type_: PERF_TYPE_RAW, config: 0xC0, ..PerfAttributes::default() };
     let refused = |attributes| Event::try_from(attributes).unwrap_err();
-    for type_ in [2, 3, 5, 6, u32::MAX] {
+    for type_ in [2, 5, 6, u32::MAX] {
         assert_eq!(refused(PerfAttributes { type_, ..raw }), PerfError::Type(type_));
     }
+    let missing = PerfError::NotOnProcessor { type_: PERF_TYPE_HW_CACHE, config: 0xC0 };
+    assert_eq!(refused(PerfAttributes { type_: PERF_TYPE_HW_CACHE, ..raw }), missing);
     let software = PerfAttributes { type_: PERF_TYPE_SOFTWARE, ..raw };
     assert_eq!(refused(software), PerfError::Software(0xC0));
     let none = PerfAttributes { exclude_user: true, exclude_kernel: true, ..raw };

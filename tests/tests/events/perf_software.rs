@@ -7,7 +7,7 @@ use pmu::perf::{
 use pmu::{Event, SoftwareEvent};
 
 fn event(text: &str) -> Result<Event, PerfError> {
-    PerfEvent::parse(text, |_| None)?.attr.event(|_| None)
+    PerfEvent::parse(text, &())?.attr.event(&())
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn software_events_have_perfs_names_and_numbers() {
         ("emulation-faults", PERF_COUNT_SW_EMULATION_FAULTS, SoftwareEvent::EmulationFaults),
         ("dummy", PERF_COUNT_SW_DUMMY, SoftwareEvent::Dummy),
     ] {
-        let attr = PerfEvent::parse(name, |_| None).unwrap().attr;
+        let attr = PerfEvent::parse(name, &()).unwrap().attr;
         let config = number.into();
         let select = PerfAttributes { type_: PERF_TYPE_SOFTWARE, config, ..Default::default() };
         assert_eq!(attr.select, select, "{name}");
@@ -65,6 +65,6 @@ fn precision_and_guests_say_nothing_of_a_software_event() {
         ..Default::default()
     };
     // The event is refused as it is opened, with EOPNOTSUPP.
-    assert!(branches.event(|_| None).unwrap().branches().is_some());
+    assert!(branches.event(&()).unwrap().branches().is_some());
     assert_eq!(pmu::perf::errno(pmu::core::error::CounterError::BranchesUnsupported), 95);
 }

@@ -10,7 +10,7 @@ use pmu_events::{SAPPHIRERAPIDS, SKYLAKE};
 use proptest::prelude::*;
 
 fn parse(text: &str) -> Result<PerfEvent<'_>, PerfError> {
-    PerfEvent::parse(text, |name| Some(SKYLAKE.event(name).ok()?.perf_config()))
+    PerfEvent::parse(text, &SKYLAKE)
 }
 
 fn parsed(text: &str) -> PerfEvent<'_> {
@@ -252,17 +252,17 @@ fn modifiers_exclude_what_they_do_not_name() {
     assert_eq!(parsed("cycles:D").attr.flags, AttrFlags::PINNED);
     assert_eq!(parsed("cycles:e").attr.flags, AttrFlags::EXCLUSIVE);
     let cycles = Event::generic(GenericEvent::Cycles).with_total().exclusive();
-    assert_eq!(parsed("cycles:e").attr.event(|_| None), Ok(cycles.rotating()));
-    assert_eq!(parsed("cycles:eD").attr.event(|_| None), Ok(cycles));
+    assert_eq!(parsed("cycles:e").attr.event(&()), Ok(cycles.rotating()));
+    assert_eq!(parsed("cycles:eD").attr.event(&()), Ok(cycles));
     assert!(parsed("cycles:W").weak_group && !parsed("cycles:D").weak_group);
     let read = parsed("cycles:S").attr;
     let (sample, format) = (bindings::PERF_SAMPLE_READ, bindings::PERF_FORMAT_GROUP);
     assert_eq!((read.sample_type, read.read_format), (u64::from(sample), u64::from(format)));
     assert_eq!(u64::from(bindings::PERF_SAMPLE_BRANCH_STACK), PerfEventAttr::SAMPLE_BRANCH_STACK);
 
-    let event = parsed("instructions:uD").attr.event(|_| None);
+    let event = parsed("instructions:uD").attr.event(&());
     assert_eq!(event, Ok(Event::generic(GenericEvent::Instructions).user_only()));
-    let nothing = parsed("cycles:h").attr.event(|_| None);
+    let nothing = parsed("cycles:h").attr.event(&());
     assert_eq!(nothing, Err(PerfError::ExcludesAll));
 }
 
@@ -291,7 +291,7 @@ fn the_modifier_capital_p_is_every_precision_from_the_greatest_on() {
     // The last attempt is the plain event.
     let plain = parsed("cycles/period=100003/uP").attempts().last().unwrap();
     let cycles = Event::generic(GenericEvent::Cycles).with_total().rotating().user_only();
-    assert_eq!(plain.event(|_| None), Ok(cycles.every(100_003)));
+    assert_eq!(plain.event(&()), Ok(cycles.every(100_003)));
 }
 
 /// perf-list(1): "0 - SAMPLE_IP can have arbitrary skid; 1 - must have constant skid; 2 - requested to have 0 skid; 3 -
@@ -299,7 +299,7 @@ fn the_modifier_capital_p_is_every_precision_from_the_greatest_on() {
 #[test]
 fn the_modifier_p_is_the_precision_of_an_event() {
     use pmu::core::precise::Precision;
-    let event_of = |text: &str| parsed(text).attr.event(|_| None);
+    let event_of = |text: &str| parsed(text).attr.event(&());
     let branches = Event::generic(GenericEvent::Branches).with_total().rotating().every(10_007);
     for (modifiers, event, precision) in [
         ("p", branches, Precision::ConstantSkid),
@@ -419,9 +419,7 @@ fn a_text_that_is_no_event_says_what_and_where() {
 #[test]
 fn an_event_of_the_list_is_confined_to_its_counters() {
     let event = |text| {
-        let named = |name: &str| Some(SAPPHIRERAPIDS.event(name).ok()?.perf_config());
-        let attr = PerfEvent::parse(text, named).unwrap().attr;
-        attr.event(|select| SAPPHIRERAPIDS.constraints(select)).unwrap()
+        PerfEvent::parse(text, &SAPPHIRERAPIDS).unwrap().attr.event(&SAPPHIRERAPIDS).unwrap()
     };
     let by_name = event("mem_load_retired.l3_miss:u");
     let listed = Event::from(SAPPHIRERAPIDS.event("mem_load_retired.l3_miss").unwrap());

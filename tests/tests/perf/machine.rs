@@ -81,7 +81,7 @@ pub(crate) fn bytes(text: &str, branches: bool) -> Vec<u8> {
 }
 
 pub(crate) fn attr(text: &str) -> PerfEventAttr {
-    let attr = PerfEvent::parse(text, |_| None).unwrap().attr;
+    let attr = PerfEvent::parse(text, &()).unwrap().attr;
     PerfEventAttr { sample_type: FIELDS, read_format: TIMES, ..attr }
 }
 

@@ -64,7 +64,7 @@ impl<K: Kernel> Perf<K> {
     /// Returns the event that a system call asks for. Its samples may come as soon as it is opened, so its format is
     /// known before.
     fn event(&'static self, attr: &PerfEventAttr, id: u64) -> Result<Event> {
-        let event = self.pmu.perf_event(attr, |_| None)?.tagged(id);
+        let event = self.pmu.perf_event(attr, &())?.tagged(id);
         self.formats.borrow_mut().insert(id, attr.records()?);
         Ok(event)
     }

@@ -28,11 +28,8 @@ fn sampled(sample: &PmuSample<'_, MyKernel>) {
 // ANCHOR: text
 /// Opens, for instance, `cycles/period=400000/pp`.
 fn open(text: &str, core_type: &CoreType) -> Result<PmuEvent, Box<dyn Error>> {
-    let named = |name: &str| Some(core_type.event(name).ok()?.perf_config());
-    let mut attr = PerfEvent::parse(text, named)?.attr;
-    attr.select = attr.select.resolved(named)?; // of caches, and stalled cycles
-    let event = PMU.perf_event(&attr, |select| core_type.constraints(select))?;
-    Ok(PMU.open(&event)?)
+    let attr = PerfEvent::parse(text, core_type)?.attr;
+    Ok(PMU.open(&PMU.perf_event(&attr, core_type)?)?)
 }
 // ANCHOR_END: text
 

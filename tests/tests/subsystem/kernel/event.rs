@@ -36,7 +36,7 @@ pub(crate) struct Opened {
 impl Opened {
     /// Opens an event by perf's text.
     pub(crate) fn parse(text: &str) -> Self {
-        Self::new(PerfEvent::parse(text, |_| None).unwrap().attr, None)
+        Self::new(PerfEvent::parse(text, &()).unwrap().attr, None)
     }
 
     pub(crate) fn new(attr: PerfEventAttr, parent: Option<usize>) -> Self {
@@ -45,7 +45,7 @@ impl Opened {
 
     /// Returns the event. As in Linux, user mode reads the counters of a task's events alone.
     pub(crate) fn event(&self, number: usize, of_task: bool) -> Event {
-        let event = self.attr.event(|_| None).unwrap().tagged(number as u64);
+        let event = self.attr.event(&()).unwrap().tagged(number as u64);
         if of_task { event.with_user_reads() } else { event }
     }
 
