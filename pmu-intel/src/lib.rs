@@ -31,4 +31,4 @@ pub use later_sources::add_later_sources;
 pub use reload::counter_reload;
 pub use sibling_erratum::{CorruptsSibling, SiblingErratum};
 pub use sources::SOURCES;
-pub use unused::{clear_stale, unused_registers};
+pub use unused::clear_stale;

@@ -27,18 +27,9 @@ const _: () = assert!(IA32_PMC_FX0_CFG_C - IA32_PMC_FX0_CTR == CFG_C);
 /// declares PEBS for the counter. Sub-leaf 5 is valid only if sub-leaf 4 exists. On a processor without leaf 0x23, no
 /// counter has these registers.
 ///
-/// ```
-/// # use pmu_core::x86::Snapshot;
-/// fn report(this_processor: &Snapshot) {
-///     let [reload, record] = pmu_intel::unused_registers(this_processor).map(|unused| unused.counters());
-///     println!("auto counter reload: {reload:?}; architectural PEBS: {record:?}");
-/// }
-/// # let _ = report;
-/// ```
-///
 /// Sources: SDM vol. 4, table 2-2, and vol. 2A, CPUID, "Input EAX = 23H". Linux assumes the same rules for CFG_B and
 /// CFG_C. No test on a processor has confirmed these rules.
-pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
+fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
     let version = ArchitecturalPerfmon::from_snapshot(processor).version();
     let has_leaf = processor.vendor() == INTEL && processor.leaf(7, 1).eax >> 8 & 1 != 0;
     if version < 6 || !has_leaf {
@@ -64,9 +55,9 @@ pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
 /// Do not use a counter that this function returns. The processor may still reload this counter. The processor may also
 /// still write a record to memory when this counter overflows.
 ///
-/// `processor` describes the processor that executes the call. The call writes 0 once to each
-/// [register](unused_registers) that the given counters have. Before version 6 of architectural perfmon, the call
-/// writes no register. The call does not write `IA32_PEBS_BASE` and `IA32_PEBS_INDEX`.
+/// `processor` describes the processor that executes the call. The call writes 0 once to each register CFG_B and CFG_C
+/// that the given counters have. Before version 6 of architectural perfmon, the call writes no register. The call does
+/// not write `IA32_PEBS_BASE` and `IA32_PEBS_INDEX`.
 ///
 /// Call this function before a session takes the counters. Before starting another kernel, call both
 /// [`stop_all`](pmu_core::registers::stop_all) and this function.

@@ -78,5 +78,5 @@ pub mod processors {
     pub use crate::kernel::cross_calls::{CrossCalls, PmuHardware};
     pub use crate::kernel::pmu::{PmuEvents, PmuSession};
     pub use crate::kernel::required::KernelHooks;
-    pub use crate::per_processor::{Busy, OnProcessor, PerProcessor, ProcessorLocal, Processors};
+    pub use crate::per_processor::{Busy, OnProcessor, PerProcessor, Processors};
 }

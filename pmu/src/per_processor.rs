@@ -4,17 +4,17 @@ use core::cell::UnsafeCell;
 use core::fmt;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use pmu_core::CounterSession;
 use pmu_core::profile::Session;
 
 /// Provides the number of the processor that executes the call. The kernel implements this trait. If the number is
-/// wrong, [`PerProcessor`] and [`ProcessorLocal`] may let two processors access the same value.
+/// wrong, [`PerProcessor`] may let two processors access the same value.
 ///
 /// # Safety
-/// - [`this_processor`](Self::this_processor) returns the same number throughout a call of [`PerProcessor::with`] or
-///   [`ProcessorLocal::with`]. A number always means one and the same processor.
+/// - [`this_processor`](Self::this_processor) returns the same number throughout a call of [`PerProcessor::with`]. A
+///   number always means one and the same processor.
 /// - Within `with` the task does not move to another processor, and no other task that calls `with` runs on the same
 ///   processor. One way to ensure this is to turn preemption off. Another way is to bind the task to the processor, and
 ///   to let no other task of that processor call `with` during the call.
@@ -164,78 +164,6 @@ impl<T> Drop for Entered<'_, T> {
     }
 }
 
-/// Slot in a kernel's per-CPU data, for a value that must stay on its processor, such as a [`Session`]. The first call
-/// of [`with`](Self::with) binds the slot to the calling processor. On any other processor, `with` then fails.
-///
-/// ```
-/// use pmu::processors::{OnProcessor, ProcessorLocal, Processors};
-/// # struct Kernel;
-/// # // SAFETY: one thread.
-/// # unsafe impl Processors for Kernel { fn this_processor() -> usize { 0 } }
-/// struct Count(u32);
-/// // SAFETY: a number.
-/// unsafe impl OnProcessor for Count {}
-/// /// The kernel has one for each processor.
-/// struct PerCpuData {
-///     count: ProcessorLocal<Count, Kernel>,
-/// }
-/// static THIS: PerCpuData = PerCpuData { count: ProcessorLocal::new() };
-/// THIS.count.with(|count| *count = Some(Count(7)))?;
-/// assert_eq!(THIS.count.with(|count| count.take().map(|count| count.0))?, Some(7));
-/// # Ok::<(), pmu::processors::Busy>(())
-/// ```
-pub struct ProcessorLocal<T, K> {
-    /// Number of the processor to which the place belongs; [`UNUSED`](Self::UNUSED) at first.
-    owner: AtomicUsize,
-    place: Place<T>,
-    kernel: PhantomData<fn() -> K>,
-}
-
-// SAFETY: (1) the place is accessed only by `with`, on the processor that it belongs to, which never changes; (2) as
-// for `PerProcessor`.
-unsafe impl<T: OnProcessor, K: Processors> Sync for ProcessorLocal<T, K> {}
-
-impl<T, K: Processors> ProcessorLocal<T, K> {
-    const UNUSED: usize = usize::MAX;
-
-    /// Creates an empty slot that is bound to no processor.
-    pub const fn new() -> Self {
-        Self { owner: AtomicUsize::new(Self::UNUSED), place: Place::new(), kernel: PhantomData }
-    }
-
-    /// Calls `act` with the slot of this processor. The slot is `None` until `act` stores a value.
-    ///
-    /// # Context
-    /// Any. An interrupt handler may interrupt a call of `with`. If the handler calls `with` on the same slot, this
-    /// second call fails with [`Busy::InUse`].
-    ///
-    /// # Errors
-    /// [`Busy`]: `act` was not called.
-    pub fn with<R>(&'static self, act: impl FnOnce(&mut Option<T>) -> R) -> Result<R, Busy> {
-        let processor = K::this_processor();
-        let relaxed = Ordering::Relaxed;
-        // Relaxed: `busy` orders the accesses to the value.
-        match self.owner.compare_exchange(Self::UNUSED, processor, relaxed, relaxed) {
-            Err(owner) if owner != processor => Err(Busy::ProcessorMemory { processor: owner }),
-            _ if processor == Self::UNUSED => Err(Busy::NoSlot { processor }),
-            // SAFETY: it is this processor's, by the promise of `Processors`.
-            _ => Ok(act(unsafe { self.place.enter() }?.value)),
-        }
-    }
-}
-
-impl<T, K: Processors> Default for ProcessorLocal<T, K> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<T, K> fmt::Debug for ProcessorLocal<T, K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProcessorLocal").finish_non_exhaustive()
-    }
-}
-
 // SAFETY: (1) a place is accessed only by `with`, on the processor whose place it is, by the promise of
 // `Processors`; (2) `busy` keeps a second access on that processor out, from an interrupt for instance; (3) so
 // tasks use a value in turn, which it can take by the promise of `OnProcessor`.
@@ -253,12 +181,6 @@ pub enum Busy {
     /// The storage has no slot for a processor with this number.
     #[error("there is no slot for processor {processor}")]
     NoSlot {
-        /// Number of the processor that executed the call.
-        processor: usize,
-    },
-    /// The slot belongs to another processor.
-    #[error("the value is processor {processor}'s")]
-    ProcessorMemory {
         /// Number of the processor that executed the call.
         processor: usize,
     },
@@ -326,8 +248,7 @@ impl<T, K, const N: usize> fmt::Debug for PerProcessor<T, K, N> {
 
 #[cfg(test)]
 mod tests {
-    use core::cell::Cell;
-    use std::string::ToString;
+    use core::sync::atomic::AtomicUsize;
 
     use super::*;
 
@@ -371,38 +292,6 @@ mod tests {
         let fourth = std::thread::spawn(|| VALUES.with(|_| ())).join().unwrap();
         assert_eq!(fourth, Err(Busy::NoSlot { processor: 3 }));
         assert_eq!(std::format!("{VALUES:?}"), "PerProcessor { places: 3, .. }");
-    }
-
-    #[test]
-    fn a_local_value_is_of_the_processor_that_uses_it_first() {
-        std::thread_local! {
-            static HERE: Cell<usize> = const { Cell::new(5) };
-        }
-        struct Numbered;
-        // SAFETY: only the thread that is number 5 uses the value.
-        unsafe impl Processors for Numbered {
-            fn this_processor() -> usize {
-                HERE.get()
-            }
-        }
-        static VALUE: ProcessorLocal<Name, Numbered> = ProcessorLocal::new();
-        let name = || Name("first".into());
-        let nested = VALUE.with(|value| {
-            *value = Some(name());
-            VALUE.with(|_| ())
-        });
-        assert_eq!(nested, Ok(Err(Busy::InUse)));
-        let other = std::thread::spawn(|| {
-            [0, 6, usize::MAX].map(|number| {
-                HERE.set(number);
-                VALUE.with(Option::take)
-            })
-        });
-        let refused = || Err(Busy::ProcessorMemory { processor: 5 });
-        assert_eq!(other.join().unwrap(), [refused(), refused(), refused()]);
-        assert_eq!(VALUE.with(Option::take), Ok(Some(name())));
-        let other = Busy::ProcessorMemory { processor: 2 }.to_string();
-        assert_eq!(other, "the value is processor 2's");
     }
 
     #[test]

@@ -169,22 +169,6 @@ impl CounterUnit {
         self.core_type = core_type;
     }
 
-    /// Changes whether the interrupt controller [may mask](Self::is_masked_on_delivery) the performance interrupt when
-    /// it delivers it, for a hypervisor whose interrupt controller differs from the processor's.
-    ///
-    /// ```
-    /// # use pmu_core::CounterUnit;
-    /// /// Returns the unit of a processor whose interrupts come by a controller that masks none.
-    /// fn unmasked(mut unit: CounterUnit) -> CounterUnit {
-    ///     unit.set_masked_on_delivery(false);
-    ///     unit
-    /// }
-    /// assert!(!unmasked(CounterUnit::NONE).is_masked_on_delivery());
-    /// ```
-    pub const fn set_masked_on_delivery(&mut self, masked: bool) {
-        self.masked_on_delivery = masked;
-    }
-
     /// Returns the set of the unit's counters.
     #[inline]
     pub const fn counters(&self) -> CounterSet {
