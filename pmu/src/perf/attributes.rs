@@ -88,10 +88,10 @@ impl PerfAttributes {
     /// Converts the attributes into an event.
     ///
     /// `list` has the events of the processor, for instance as a `CoreType` of `pmu-events`, or `&()`. A raw event is
-    /// [confined](Event::on) to the counters that can count it. Cache events ([`PERF_TYPE_HW_CACHE`]), bus cycles and
-    /// stalled cycles, which processors encode differently, are raw events of the list. If the list has the event that
-    /// Linux counts, the function returns that event. Page walks are an exception on some processors: there, Linux
-    /// counts the walks that began, but the returned event counts the walks that completed.
+    /// [confined](Event::on) to the counters that can count it. Cache events, bus cycles and stalled cycles,
+    /// which processors encode differently, are raw events of the list. If the list has the event that Linux counts,
+    /// the function returns that event. Page walks are an exception on some processors: there, Linux counts the walks
+    /// that began, but the returned event counts the walks that completed.
     ///
     /// In perf, user mode can read the count of an event that has a period. A kernel that supports such reads calls
     /// [`with_total`](Event::with_total) on the event. perf can also multiplex events. A kernel that supports
@@ -215,8 +215,9 @@ impl PerfAttributes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PerfAttributes {
-    /// `type`: [`PERF_TYPE_HARDWARE`], [`PERF_TYPE_SOFTWARE`], [`PERF_TYPE_RAW`], [`PERF_TYPE_IBS_OP`] or
-    /// [`PERF_TYPE_IBS_FETCH`]. [`resolved`](Self::resolved) converts some events of other types into raw events.
+    /// `type`: [`PERF_TYPE_HARDWARE`], [`PERF_TYPE_SOFTWARE`],
+    /// [`PERF_TYPE_HW_CACHE`](crate::perf::PERF_TYPE_HW_CACHE), [`PERF_TYPE_RAW`], [`PERF_TYPE_IBS_OP`] or
+    /// [`PERF_TYPE_IBS_FETCH`].
     pub type_: u32,
     /// `config`: the event, in the encoding that `type` selects.
     pub config: u64,
