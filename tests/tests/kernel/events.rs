@@ -4,10 +4,13 @@ use core::sync::atomic::AtomicU32;
 
 use pmu::core::error::{CounterError, EventsError};
 use pmu::core::lending::LentCounters;
+use pmu::core::registers::EventSelect;
 use pmu::core::thread::ThreadEvent;
-use pmu::core::{Event, EventCount, EventId, GenericEvent};
+use pmu::core::{CounterSet, Event, EventCount, EventId, GenericEvent};
+use pmu::perf::PerfEvent;
 use pmu::processors::PmuSession;
 use pmu::{PmuError, PmuEvent, PmuSample};
+use pmu_events::SAPPHIRERAPIDS;
 use pmu_tests::recorded;
 use pmu_virt::mock::Fault;
 
@@ -531,6 +534,26 @@ fn a_window_whose_end_failed_says_so_and_a_resume_brings_everything_back() {
         }
         assert!(told.iter().all(|told| (3..39).contains(told)), "{told:?}");
     }
+}
+
+/// Of Sapphire Rapids, `MEM_LOAD_RETIRED.L3_MISS` is confined to counters 0 to 3, by name and by number.
+#[test]
+fn an_event_of_perf_has_the_encoding_and_the_counters_of_the_kernels_list() {
+    let confined = |event: Event| event.on(CounterSet::from_bits(0b1111) | CounterSet::FIXED);
+    let misses = Event::raw(EventSelect::from_bits(0x20D1));
+    on_each(|_, pmu| {
+        for (text, of_list, without) in [
+            ("mem_load_retired.l3_miss:D", confined(misses), None),
+            ("cpu/event=0xd1,umask=0x20/D", confined(misses), Some(misses)),
+            // L1D.REPLACEMENT, on the same counters.
+            ("L1-dcache-load-misses:D", confined(Event::raw(EventSelect::from_bits(0x151))), None),
+        ] {
+            let attr = PerfEvent::parse(text, &SAPPHIRERAPIDS).unwrap().attr;
+            assert_eq!(pmu.perf_event(&attr, &SAPPHIRERAPIDS), Ok(of_list), "{text}");
+            let event = PerfEvent::parse(text, &()).and_then(|event| event.attr.event(&()));
+            assert_eq!(event.ok(), without, "{text}");
+        }
+    });
 }
 
 /// Each operation of the lifecycle succeeds on a processor of a vendor whose counters are unknown.
