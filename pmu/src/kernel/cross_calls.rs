@@ -215,22 +215,26 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> RemoteProcessors
 
     #[inline(never)] // 656 bytes of the glue, at `opt-level` 3.
     fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError> {
-        let served = self.0.with_local(|local| match request {
-            SourceRequest::Start(source) => local.session.start_at(source, K::now()),
-            SourceRequest::Stop(source) => local.session.stop(source),
+        let mut served = Ok(());
+        let reached = self.0.with_local(|local| {
+            served = match request {
+                SourceRequest::Start(source) => local.session.start_at(source, K::now()),
+                SourceRequest::Stop(source) => local.session.stop(source),
+            };
         });
         let this = RemoteProcessors::this_processor(self);
-        served.unwrap_or_else(|error| match error {
+        match reached {
+            Ok(()) => served,
             // The task that has the session serves the request when it is done.
-            PmuError::Session(Busy::InUse) | PmuError::Suspended => {
+            Err(PmuError::Session(Busy::InUse) | PmuError::Suspended) => {
                 // A stop stays for then, also one that this processor asked of itself.
                 if let Some(of) = self.0.processors.get(this.index()) {
                     of.is_asked.store(true, Relaxed);
                 }
                 Err(InterfaceError::NoAnswer(this))
             }
-            _ => Err(InterfaceError::NoSession(this)),
-        })
+            Err(_) => Err(InterfaceError::NoSession(this)),
+        }
     }
 
     fn interrupt(&self, processor: ProcessorNumber) {

@@ -179,7 +179,7 @@ fn others() {
     any(Event::try_from(black_box(PerfAttributes::default())));
     any(PerfAttributes::try_from(black_box(Event::generic(GenericEvent::Cycles))));
     if let Some(attr) = any(PerfEventAttr::from_bytes(black_box(&[0; 160]))) {
-        any(attr.event(black_box(|_| None)));
+        any(attr.event(black_box(&())));
         black_box(attr.to_bytes());
     }
     any(Delivery::vector(black_box(0xE1)));
