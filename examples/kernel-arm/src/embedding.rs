@@ -49,7 +49,9 @@ unsafe impl Kernel for Arm64 {
     }
 
     fn sampled(sample: &PmuSample<'_, Self>) {
-        samples::count(sample.tag, sample.address().unwrap_or(0));
+        if let Some(address) = sample.address() {
+            samples::count(sample.tag, address);
+        }
     }
 
     fn now() -> u64 {

@@ -9,13 +9,14 @@ use pmu_core::{CounterSet, Event, EventCount, EventId, EventStatus};
 
 use crate::kernel::architecture::Architecture;
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, ProcessorMemory};
+use crate::kernel::processors::overflowed;
 use crate::kernel::profile::{begin, close};
 use crate::kernel::required::Kernel;
 use crate::kernel::software::check_clock;
 use crate::per_processor::Busy;
 use crate::perf::PerfEventAttr;
 
-/// An event of one processor, which [`Pmu::open`], [`Pmu::open_group`] or [`Pmu::open_member`] opened.
+/// An event of one processor, which [`Pmu::open`], [`Pmu::start`] or one of their relatives for groups opened.
 ///
 /// Once the event is closed, or its processor went down, the handle stands for no event, also if another event has the
 /// same [`EventId`] by then.
@@ -41,8 +42,7 @@ impl PmuEvent {
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Opens an event on the processor that executes the call. The event does not count before it is
-    /// [enabled](Self::enable). The handler of the performance interrupt gets the samples of an event that has a
-    /// period: see [`interrupt`](Self::interrupt).
+    /// [enabled](Self::enable). [`Kernel::sampled`] takes the samples of an event that has a period.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -360,8 +360,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// As [`enable`](Self::enable), [`NoPeriod`](CounterError::NoPeriod) and [`Period`](CounterError::Period).
     pub fn set_period(&'static self, event: PmuEvent, period: u64) -> Result<(), PmuError> {
         self.with_event(event, |local| {
-            let overflowed = self.overflow_of_kernel();
-            local.session.counters_mut().apply_period(event.event, period, K::now(), overflowed)
+            let counters = local.session.counters_mut();
+            counters.apply_period(event.event, period, K::now(), overflowed::<K>)
         })
     }
 

@@ -76,12 +76,14 @@ pub struct Interrupted {
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Handles the performance interrupt of the processor that executes the call. The call finds the counters that
-    /// overflowed, reports the interrupted address to the started profiles, calls [`Kernel::sampled`] with each sample,
-    /// and re-arms the counters. The handler of an interrupt by a vector writes EOI after the call.
+    /// overflowed, reports the interrupted address to the started profiles, calls [`Kernel::sampled`] with each sample
+    /// but the [watchdog's](Self::watch), and re-arms the counters. The handler of an interrupt by a vector writes EOI
+    /// after the call.
     ///
     /// Once the kernel's [tick](Self::tick) has come, an event has at most as many interrupts with samples as
     /// [`Kernel::TICK`] allows until the next tick. After the last one it is
-    /// [throttled](pmu_core::memory::EventTable::is_throttled). Samples that other calls report are not counted.
+    /// [throttled](pmu_core::memory::EventTable::is_throttled). Samples without a
+    /// [frame](PmuSample::frame) are not counted.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -173,7 +175,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// counts of the moment at which they are reported.
     ///
     /// # Context
-    /// [`Kernel::sampled`], or later in the same handler.
+    /// [`Kernel::sampled`], or later in the same handler. Most samples without a [frame](PmuSample::frame) are of
+    /// events that leave their counters, and have no counts: the result is an error.
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp).

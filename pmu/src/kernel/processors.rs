@@ -168,7 +168,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Until the processor resumes, operations on it fail with [`Suspended`](PmuError::Suspended), except
     /// [`processor_down`](Self::processor_down). Other processors may request that this processor start or stop a
     /// profile's source. Such a request waits until this processor resumes. [`Kernel::sampled`] takes each pending
-    /// sample of an event that the kernel opened.
+    /// sample of an event that the kernel opened, but for clocks, whose samples come after the resume.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -306,7 +306,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             // First, because the session may be in use: the processor is alive all the same.
             self.touch();
             let tick = |local: &mut LocalState<K>| {
-                local.session.counters_mut().tick(K::TICK, K::now(), self.overflow_of_kernel())
+                // Events of sources and the watchdog are not throttled, and have no frequency.
+                local.session.counters_mut().tick(K::TICK, K::now(), overflowed::<K>)
             };
             match self.with_local(tick) {
                 Ok(ticked) => Ok(ticked?),
@@ -321,7 +322,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// processor. All events and [`Facilities`](crate::facilities::Facilities) stop meanwhile, the profiles by events
     /// and the watchdog too, and continue afterwards with the counts and periods that they had. On a processor without
     /// counters, `guest` runs with none. [`Kernel::sampled`] takes each pending sample of an event that the kernel
-    /// opened; those of profiles are lost.
+    /// opened, but for clocks, whose samples come afterwards; those of profiles are lost.
     ///
     /// While `guest` runs, the handler passes an interrupt on to the guest if
     /// [`Interrupted::lent`](crate::Interrupted::lent) is set. If `guest` panics and unwinds, the counters stay lent:
@@ -388,12 +389,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 report_by_task::<K>(&sample);
             }
         }
-    }
-
-    /// Returns a function that passes on overflows as [`of_kernel`](Self::of_kernel) passes on samples.
-    pub(super) fn overflow_of_kernel(&'static self) -> impl FnMut(EventOverflow) {
-        let mut sampled = self.of_kernel();
-        move |overflow| sampled(Sample::of(overflow, None))
     }
 
     /// Watches the processor that executes the call. If the processor's timer tick does not call [`touch`](Self::touch)
@@ -498,4 +493,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 #[inline(never)] // 304 bytes of a kernel like Hermit.
 fn report_by_task<K: Kernel>(sample: &Sample<'_, FacilityOf<K>>) {
     K::sampled(&PmuSample::new(sample, None, None));
+}
+
+/// Passes on an overflow that a task reports, of an event that the kernel opened.
+pub(super) fn overflowed<K: Kernel>(overflow: EventOverflow) {
+    report_by_task::<K>(&Sample::of(overflow, None));
 }

@@ -22,12 +22,13 @@ use crate::user::{UserClock, UserPage};
 /// its own trait: see [`X86Kernel`](crate::X86Kernel).
 ///
 /// # For implementers
-/// - `msr`, `this_processor`, `set_interrupt_masked`, `now`, `user_page`, `user_clock` and `branch_traced` are called
-///   in task, interrupt and NMI context. These functions take no lock that the interrupted code may hold.
+/// - `registers`, `this_processor`, `set_interrupt_masked`, `sampled`, `now`, `user_page`, `user_clock` and
+///   `branch_traced` are called in task, interrupt and NMI context. These functions take no lock that the interrupted
+///   code may hold.
 /// - `interrupt` is called in task context, and in the handler of the interrupt that `interrupt` sends.
-/// - The other functions are called in task context. `pinned`, `set_clock_timer`, `start_timer` and `stop_timer` are
-///   also called in the handlers that call [`serve_call`](crate::Pmu::serve_call), [`tick`](crate::Pmu::tick) and
-///   [`switch`](crate::Pmu::switch).
+/// - The other functions are called in task context. `pinned`, `call_stack`, `set_clock_timer`, `start_timer` and
+///   `stop_timer` are also called in the handlers that call [`serve_call`](crate::Pmu::serve_call),
+///   [`tick`](crate::Pmu::tick) and [`switch`](crate::Pmu::switch).
 ///
 /// Example of a kernel in x2APIC mode, which keeps preemption off in interrupt handlers:
 ///
@@ -184,7 +185,7 @@ pub unsafe trait Kernel: Sized + 'static {
     ///
     /// /// The function of a kernel that prints.
     /// fn sampled<K: Kernel>(sample: &PmuSample<'_, K>) {
-    ///     println!("{:?} at {:#x?}", sample.event, sample.address());
+    ///     println!("{:?} at {:x?}", sample.event, sample.address());
     ///     for branch in sample.branches() {
     ///         println!("after a branch from {:#x}", branch.from);
     ///     }
@@ -193,18 +194,20 @@ pub unsafe trait Kernel: Sized + 'static {
     /// ```
     ///
     /// # Context
-    /// Wherever the kernel calls [`Pmu::interrupt`](crate::Pmu::interrupt), including NMI, and
-    /// [`happened`](crate::Pmu::happened) or [`clock_interrupt`](crate::Pmu::clock_interrupt), whose frames the sample
-    /// has. Without a frame in [`switch`](crate::Pmu::switch), [`with_thread`](crate::Pmu::with_thread),
-    /// [`report_samples`](crate::Pmu::report_samples), [`set_period`](crate::Pmu::set_period),
-    /// [`tick`](crate::Pmu::tick), [`lend`](crate::Pmu::lend) and
-    /// [`processor_suspended`](crate::Pmu::processor_suspended), which do not report those of profiles' sources. An NMI
-    /// may interrupt a call, and report a sample itself.
+    /// - With a [frame](PmuSample::frame): [`Pmu::interrupt`](crate::Pmu::interrupt), which may be an NMI's,
+    ///   [`happened`](crate::Pmu::happened) and [`clock_interrupt`](crate::Pmu::clock_interrupt).
+    /// - Without a frame: [`switch`](crate::Pmu::switch), [`with_thread`](crate::Pmu::with_thread),
+    ///   [`report_samples`](crate::Pmu::report_samples), [`set_period`](crate::Pmu::set_period),
+    ///   [`tick`](crate::Pmu::tick), [`lend`](crate::Pmu::lend) and
+    ///   [`processor_suspended`](crate::Pmu::processor_suspended). These do not report samples of profiles' sources.
+    ///
+    /// An NMI may interrupt a call, and call the function itself. If it interrupts a call that reports samples, that
+    /// call may report the NMI's, too: then without a frame, and not to profiles.
     ///
     /// # For implementers
     /// The function is wait-free and short, as the handler of an NMI. Of the [`Pmu`](crate::Pmu), it calls only
-    /// [`sample_read`](crate::Pmu::sample_read), [`stop_reporting`](crate::Pmu::stop_reporting) and
-    /// [`events_of`](crate::Pmu::events_of).
+    /// [`sample_read`](crate::Pmu::sample_read), if the sample has a frame,
+    /// [`stop_reporting`](crate::Pmu::stop_reporting) and [`events_of`](crate::Pmu::events_of).
     #[inline]
     fn sampled(sample: &PmuSample<'_, Self>) {
         let _ = sample;
@@ -297,7 +300,8 @@ pub unsafe trait Kernel: Sized + 'static {
     }
 
     /// Returns whether to keep waiting for another processor, or for another task that starts or stops a profile.
-    /// `turns` is the number of iterations of the waiting loop so far.
+    /// `turns` is the number of iterations of the waiting loop so far. The default implementation gives up after
+    /// 10,000,000 iterations.
     fn keep_waiting(turns: u64) -> bool {
         turns < 10_000_000
     }

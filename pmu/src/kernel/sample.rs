@@ -30,8 +30,9 @@ impl<'s, K: Kernel> PmuSample<'s, K> {
         Self { sample, frame, source }
     }
 
-    /// Returns the frame of the handler that reports the sample. Returns `None` if a task reports it: a precise record
-    /// that waited in memory, or a period that ended as the event was stopped.
+    /// Returns the frame that was passed to [`interrupt`](crate::Pmu::interrupt), [`happened`](crate::Pmu::happened) or
+    /// [`clock_interrupt`](crate::Pmu::clock_interrupt). Returns `None` if another call reports the sample: a precise
+    /// record that waited in memory, or the overflow of a counter whose interrupt has not come.
     #[inline]
     pub fn frame(&self) -> Option<&'s dyn InterruptFrame> {
         self.frame

@@ -102,9 +102,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Switches from the events of one thread to those of another, as the scheduler switches the threads. Either slice
-    /// may be empty: for a thread without events, or to begin with the events of the running thread. If an event of
-    /// `from` is precise, and records wait, [`Kernel::sampled`] takes the samples of all events that the kernel opened;
-    /// those of profiles are lost.
+    /// may be empty: for a thread without events, or to begin with the events of the running thread.
+    ///
+    /// [`Kernel::sampled`] takes the overflows of `from` whose interrupts have not come. If an event of `from` is
+    /// precise, and records wait, it takes the samples of all events that the kernel opened; those of profiles are
+    /// lost.
     ///
     /// # Context
     /// Task, or the interrupt in which the scheduler switches. The call is [pinned](Kernel::pinned).

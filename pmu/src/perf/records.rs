@@ -23,7 +23,8 @@ use crate::perf::event_attr::PerfEventAttr;
 /// fn record<K: Kernel>(format: &RecordFormat, sample: &PmuSample<'_, K>, ring: fn(&[u8])) {
 ///     let mut record = [0; 1024];
 ///     let ip = sample.address().unwrap_or(0);
-///     let context = SampleContext { ip, id: sample.tag, ..SampleContext::default() };
+///     let in_user = sample.frame().map(|frame| frame.in_user());
+///     let context = SampleContext { ip, in_user, id: sample.tag, ..SampleContext::default() };
 ///     if let Ok(length) = format.sample(sample, &context, &[], &mut record) {
 ///         ring(&record[..length]);
 ///     }
@@ -52,10 +53,11 @@ pub struct RecordFormat {
 pub struct SampleContext<'a> {
     /// The interrupted instruction pointer.
     pub ip: u64,
-    /// The interrupted code is user mode's. If the sample has an [exact address](Sample::address), that address decides
-    /// in place of this field, because the interrupt of a buffered record may come in another mode. As in Linux,
-    /// addresses of the upper half are the kernel's.
-    pub in_user: bool,
+    /// `true` if the interrupted code is user mode's; `None` if that is unknown, as of a sample without a frame. If the
+    /// sample has an [exact address](Sample::address), that address decides in place of this field, because the
+    /// interrupt of a buffered record may come in another mode. As in Linux, addresses of the upper half are the
+    /// kernel's.
+    pub in_user: Option<bool>,
     /// Number of the interrupted process.
     pub pid: u32,
     /// Number of the interrupted thread.
@@ -124,6 +126,7 @@ const LOST: u64 = 1 << 4;
 
 // `struct perf_event_header`: type, misc.
 const RECORD_SAMPLE: u32 = 9;
+const MISC_UNKNOWN: u32 = 0;
 const MISC_KERNEL: u32 = 1;
 const MISC_USER: u32 = 2;
 const MISC_EXACT_IP: u32 = 1 << 14;
@@ -225,9 +228,13 @@ impl RecordFormat {
         let access = instruction.access.unwrap_or_default();
         let mut record = Record { bytes, length: 0 };
         record.word(0); // The header, which has the length.
-        let in_user = instruction.address.map_or(context.in_user, |exact| exact >> 63 == 0);
+        let of_exact = instruction.address.map(|exact| exact >> 63 == 0);
         let [mode, exact] = [
-            if in_user { MISC_USER } else { MISC_KERNEL },
+            match of_exact.or(context.in_user) {
+                None => MISC_UNKNOWN,
+                Some(false) => MISC_KERNEL,
+                Some(true) => MISC_USER,
+            },
             if instruction.address.is_some() { MISC_EXACT_IP } else { 0 },
         ];
         let physical = access.physical_address.filter(|_| context.is_privileged);

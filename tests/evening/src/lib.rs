@@ -37,7 +37,7 @@ unsafe impl Kernel for Bare {
     }
     fn sampled(sample: &PmuSample<'_, Self>) {
         for branch in sample.branches().take(1) {
-            log_in_nmi!("{:#x?} after a branch from {:#x}", sample.address(), branch.from);
+            log_in_nmi!("{:x?} after a branch from {:#x}", sample.address(), branch.from);
         }
     }
 }

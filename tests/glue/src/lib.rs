@@ -63,7 +63,7 @@ unsafe impl Kernel for ArceOs {
     }
     fn sampled(sample: &PmuSample<'_, Self>) {
         let branch = sample.branches().next().map(|branch| branch.from);
-        ax::sampled(sample.address().unwrap_or(0), branch);
+        sample.address().inspect(|address| ax::sampled(*address, branch));
     }
     fn now() -> u64 {
         ax::monotonic_time_nanos()

@@ -38,7 +38,7 @@ const OVERFLOW: EventOverflow = EventOverflow {
 
 const CONTEXT: SampleContext<'_> = SampleContext {
     ip: 0x1000,
-    in_user: true,
+    in_user: Some(true),
     pid: 10,
     tid: 11,
     time: 12,
@@ -163,7 +163,7 @@ fn the_fields_have_the_order_of_the_manual() {
     let branch = BranchOutcome { taken: true, target: Some(0x7000), ..BranchOutcome::default() };
     let physical = DataAccess { physical_address: Some(0x6000), ..DataAccess::default() };
     let instruction = PreciseSample { branch: Some(branch), ..accessing(physical) };
-    let context = SampleContext { is_privileged: false, in_user: false, ..CONTEXT };
+    let context = SampleContext { is_privileged: false, in_user: Some(false), ..CONTEXT };
     let (found, misc) = record(&attr(all.into()), Some(instruction), &context);
     let unknown = data_source(&instruction);
     let head = [13, 0x1000, 10 | 11 << 32, 12, 0, 13, 14, 15, 4_096];
@@ -384,13 +384,21 @@ fn the_mode_of_a_record_is_that_of_its_exact_address() {
         (0x1234, linux::PERF_RECORD_MISC_USER),
         (0xFFFF_FFFF_8100_0000, linux::PERF_RECORD_MISC_KERNEL),
     ] {
-        for in_user in [false, true] {
+        for in_user in [None, Some(false), Some(true)] {
             let instruction = PreciseSample { address: Some(address), ..PreciseSample::default() };
             let context = SampleContext { in_user, ..CONTEXT };
             let (_, misc) = record(&attr(0), Some(instruction), &context);
-            assert_eq!(misc, mode | linux::PERF_RECORD_MISC_EXACT_IP, "{address:#x} {in_user}");
+            assert_eq!(misc, mode | linux::PERF_RECORD_MISC_EXACT_IP, "{address:#x} {in_user:?}");
         }
     }
+}
+
+/// As of an overflow that a task reports.
+#[test]
+fn the_mode_of_a_record_without_an_address_and_a_frame_is_unknown() {
+    let context = SampleContext { in_user: None, ..CONTEXT };
+    let (_, misc) = record(&attr(0), None, &context);
+    assert_eq!(misc, linux::PERF_RECORD_MISC_CPUMODE_UNKNOWN);
 }
 
 /// `perf record -d -e faults` asks where the faults are.

@@ -601,3 +601,25 @@ fn a_thread_whose_processor_went_down_and_up_takes_no_other_event_with_it() {
         pmu.close(other).unwrap();
     });
 }
+
+/// As `PERF_EVENT_IOC_REFRESH`: the sample that `set_period` reports is the last one that the reader wants.
+#[test]
+fn what_stops_reporting_at_the_sample_of_a_new_period_reports_no_more() {
+    on_each(|machine, pmu| {
+        let event = pmu.start(&CYCLES.every(PERIOD)).unwrap();
+        // With interrupts off.
+        machine.pass(0, Happens::Cycles, PERIOD);
+        let mut samples = 0;
+        let last = |sample: &PmuSample<'_, World>| {
+            samples += 1;
+            pmu.stop_reporting(sample.event).unwrap();
+        };
+        sampling(last, || pmu.set_period(event, PERIOD)).unwrap();
+        assert_eq!(samples, 1);
+        machine.overflows.take();
+        machine.happen(0, Happens::Cycles, 3 * PERIOD);
+        assert_eq!(machine.overflows.take(), []);
+        pmu.close(event).unwrap();
+        machine.interrupted.take();
+    });
+}

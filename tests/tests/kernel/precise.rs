@@ -278,3 +278,38 @@ fn a_profile_of_a_precise_event_counts_at_the_recorded_addresses() {
         assert!(mock().breach().is_none(), "{:?}", mock().breach());
     }
 }
+
+/// Records of a profile wait beside those of a thread's event.
+#[test]
+fn a_task_reports_the_waiting_samples_of_the_kernels_own_events_alone() {
+    for (version, records) in processors() {
+        for way in 0..4 {
+            SAMPLES.take();
+            let pmu = machine(version, Some(records), Some(PHYSICAL));
+            pmu.precise_records(0).unwrap().1.set_threshold(PreciseThreshold::NearlyFull);
+            let precise = |kind| event(kind).precise(Precision::ConstantSkid);
+            let buckets = [const { AtomicU32::new(0) }; 8];
+            let profiled =
+                pmu.profile(precise(0).tagged(0), 0x40_1000..0x40_1020, &buckets, || {
+                    let mut thread = [pmu.thread_event(&precise(1)).unwrap()];
+                    pmu.switch(&mut [], &mut thread).unwrap();
+                    happen(0, 2 * PERIOD);
+                    happen(1, 3 * PERIOD);
+                    assert_eq!(SAMPLES.take(), [], "{version}: they wait");
+                    match way {
+                        0 => pmu.report_samples().unwrap(),
+                        1 => pmu.lend(|_| ()).unwrap(),
+                        2 => pmu.with_thread(&mut thread, |_| ()).unwrap(),
+                        _ => pmu.switch(&mut thread, &mut []).unwrap(),
+                    }
+                    let expected: Vec<Seen> =
+                        (2..5).map(|number| (1, address(number), vec![])).collect();
+                    assert_eq!(SAMPLES.take(), expected, "{version}, {way}");
+                    pmu.switch(&mut thread, &mut []).unwrap();
+                });
+            let _ = profiled.unwrap();
+            pmu.processor_down().unwrap();
+            assert!(mock().breach().is_none(), "{:?}", mock().breach());
+        }
+    }
+}

@@ -453,3 +453,39 @@ fn a_raw_event_with_the_bit_of_software_events_is_refused() {
     }
     assert!(taken.is_empty(), "{taken:x?}");
 }
+
+/// Of the performance interrupt, of what happened, and of the clock timer; a task's report has none.
+#[test]
+fn a_sample_has_the_frame_of_its_handler() {
+    on_each(|machine, pmu| {
+        let seen = RefCell::new(vec![]);
+        let note = |sample: &PmuSample<'_, World>| {
+            let frame = sample.frame().map(|frame| (frame.pc(), frame.in_user()));
+            seen.borrow_mut().push((sample.tag, frame));
+        };
+        let faults = pmu.start(&FAULTS.every(1).tagged(1)).unwrap();
+        let clock = Event::software(SoftwareEvent::CpuClock).every(MILLISECOND).tagged(2);
+        let clock = pmu.start(&clock).unwrap();
+        let cycles = Event::generic(GenericEvent::Cycles).every(5_003).tagged(3);
+        let cycles = pmu.start(&cycles).unwrap();
+        for user in [false, true] {
+            sampling(note, || pmu.happened(SoftwareEvent::MinorFaults, &frame(user)));
+            machine.now.set(machine.now.get() + MILLISECOND);
+            sampling(note, || pmu.clock_interrupt(&frame(user)));
+            machine.pass(0, Happens::Cycles, 5_003);
+            sampling(note, || {
+                pmu.interrupt(&frame(user)).error.map_or((), |error| panic!("{error}"))
+            });
+            let of_frame = Some((0x1000, user));
+            assert_eq!(seen.take(), [(1, of_frame), (2, of_frame), (3, of_frame)]);
+        }
+        machine.pass(0, Happens::Cycles, 5_003);
+        sampling(note, || pmu.set_period(cycles, 5_003)).unwrap();
+        assert_eq!(seen.take(), [(3, None)]);
+        for event in [faults, clock, cycles] {
+            pmu.close(event).unwrap();
+        }
+        machine.overflows.take();
+        machine.interrupted.take();
+    });
+}

@@ -180,7 +180,7 @@ impl<K: Kernel> Perf<K> {
         let read = self.pmu.sample_read(sample.event, &mut counts[..wanted]).unwrap_or(0);
         let context = SampleContext {
             ip: sample.address().unwrap_or(0),
-            in_user: sample.frame().is_some_and(|frame| frame.in_user()),
+            in_user: sample.frame().map(|frame| frame.in_user()),
             id,
             stream_id: id,
             time: K::now(),

@@ -44,7 +44,7 @@ pub struct EventOverflow {
     pub counter: CounterId,
     /// The event's [tag](crate::Event::tagged). During [`switch_in`](crate::CounterSession::switch_in), an overflow can
     /// be reported before the caller knows the event's new [identity](Self::event). The handler then identifies the
-    /// event by its tag. An overflow of a [profile source](crate::profile) has the tag 0.
+    /// event by its tag. The tag of a [profile source](crate::profile) is not the caller's.
     pub tag: u64,
 }
 

@@ -7,9 +7,10 @@ use crate::counters::hooks::running::{Running, Unsettled};
 
 /// [Software events](crate::Event::software), beside the events of counters. It needs no hardware and no memory.
 ///
-/// A kernel that calls [`EventTable::happened`](crate::memory::EventTable::happened) has this among the facilities of
-/// its [`EventSource`](crate::EventSource), alone or in a pair. Otherwise the session's code for such events is not
-/// linked, and they cannot be opened.
+/// A kernel that calls [`EventTable::happened`](crate::memory::EventTable::happened), or `happened` of `pmu::Pmu`, has
+/// this among the facilities of its [`EventSource`](crate::EventSource), or of its architecture
+/// (`pmu::X86<SoftwareEvents>`), alone or in a pair. Otherwise the code for such events is not linked, and they cannot
+/// be opened. Clocks that are sampled need `CLOCK_TIMER`, `set_clock_timer` and `now` of `pmu::Kernel`, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SoftwareEvents;

@@ -60,7 +60,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     }
 
     /// Begins a period at once: of this length, or of the one that is set. In the second case, an event stays silent
-    /// whose user has silenced it, perhaps in an interrupt that comes meanwhile.
+    /// whose user has silenced it. In both, it is silent if its user silences it meanwhile: in an interrupt, or at the
+    /// overflow that is reported here.
     pub(crate) fn begin_period(
         &self,
         event: EventId,
@@ -69,23 +70,24 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         mut overflowed: impl FnMut(EventOverflow),
     ) -> Result<(), CounterError> {
         let entry = self.entry(event)?;
-        // The event is on no counter, but samples that waited may throttle it, and a handler may silence it.
-        let begin = |keeps| {
+        let before = entry.period.every();
+        // Called once the event is on no counter: samples that waited may throttle it until then.
+        let unthrottled = || {
             let throttled = if entry.rate.is_throttled() { Period::SILENT } else { 0 };
             entry.rate.unthrottle();
-            entry.period.begin_anew(|set| period.unwrap_or(set & !throttled), keeps);
+            move |set: u64| {
+                let set = set & !throttled;
+                period.map_or(set, |period| period | set & !before & Period::SILENT)
+            }
         };
+        let begin = |keeps| entry.period.begin_anew(unthrottled(), keeps);
         if self.is_software(entry) {
             let counter = CounterId::SOFTWARE;
             entry.add_software_time(now);
             entry.end_periods(entry.software_value(now), |period| {
                 overflowed(EventOverflow { event, period, counter, tag: entry.tag() });
             });
-            entry.begin_software_anew(now, |set| {
-                let throttled = if entry.rate.is_throttled() { Period::SILENT } else { 0 };
-                entry.rate.unthrottle();
-                period.unwrap_or(set & !throttled)
-            });
+            entry.begin_software_anew(now, unthrottled());
             return Ok(());
         }
         let Some(counter) = self.counter_of(event) else {
