@@ -300,7 +300,8 @@ pub trait X86Kernel: 'static {
     /// [`set_interrupt_masked`](crate::Kernel::set_interrupt_masked): one handler serves both. The default
     /// implementation returns the local APIC in x2APIC mode, and `None` in xAPIC mode: the processor then has no
     /// sampled ops and fetches. The function is called on processors that declare IBS and an extended entry for it. On
-    /// a virtual one that then lacks the registers, an access faults, as `msr` treats a fault.
+    /// a virtual one that then lacks the registers, an access faults, as
+    /// [`registers`](crate::Kernel::registers) treats a fault.
     ///
     /// ```
     /// use pmu::X86Kernel;

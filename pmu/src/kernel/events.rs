@@ -16,7 +16,7 @@ use crate::kernel::software::check_clock;
 use crate::per_processor::Busy;
 use crate::perf::PerfEventAttr;
 
-/// An event of one processor, which [`Pmu::open`], [`Pmu::start`] or one of their relatives for groups opened.
+/// An event of one processor, which [`Pmu::open`], [`Pmu::start`] or one of their variants for groups opened.
 ///
 /// Once the event is closed, or its processor went down, the handle stands for no event, also if another event has the
 /// same [`EventId`] by then.
@@ -164,7 +164,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     ///
     /// # Context
-    /// Any.
+    /// Any in which `list` may be used.
     ///
     /// # Errors
     /// [`Perf`](PmuError::Perf): the attributes are no event of a counter.

@@ -33,10 +33,11 @@ use crate::user::{UserClock, UserPage};
 /// Example of a kernel in x2APIC mode, which keeps preemption off in interrupt handlers:
 ///
 /// ```
-/// use pmu::Kernel;
+/// use pmu::{Kernel, PmuSample};
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
 /// # use stand_in::*;
 /// # use Registers as NativeMsr;
+/// # macro_rules! log_in_nmi { ($($text:tt)*) => { println!($($text)*) } }
 /// # fn native_msr<K>() -> Registers { Registers }
 /// # fn rdmsr(_: u32) -> u64 { 0 }
 /// # fn wrmsr(_: u32, _: u64) {}
@@ -69,6 +70,9 @@ use crate::user::{UserClock, UserPage};
 ///     }
 ///     fn interrupt(processor: usize) {
 ///         wrmsr(0x830, (processor as u64) << 32 | CALL_VECTOR);
+///     }
+///     fn sampled(sample: &PmuSample<'_, Self>) {
+///         log_in_nmi!("{:?} at {:x?}", sample.event, sample.address());
 ///     }
 /// }
 /// ```
@@ -175,17 +179,21 @@ pub unsafe trait Kernel: Sized + 'static {
 
     /// Takes a sample: of an event that the kernel opened ([`open`](crate::Pmu::open),
     /// [`thread_event`](crate::Pmu::thread_event)), or of a profiles' source, which [`PmuSample::source`] tells. A
-    /// [precise](pmu_core::Event::precise) event has one for each record that waited in memory. The default
-    /// implementation drops it; profiles have counted it already.
+    /// [precise](pmu_core::Event::precise) event has one for each record that waited in memory. The
+    /// [tag](pmu_core::Event::tagged) tells the kernel's events apart; that of a source is an arbitrary number. The
+    /// default implementation drops the sample; profiles have counted it already.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
     /// use pmu::{Kernel, PmuSample};
     ///
-    /// /// The function of a kernel that prints.
+    /// /// The function of a kernel that prints the samples of its own events.
     /// fn sampled<K: Kernel>(sample: &PmuSample<'_, K>) {
-    ///     println!("{:?} at {:x?}", sample.event, sample.address());
+    ///     if sample.source().is_some() {
+    ///         return;
+    ///     }
+    ///     println!("event {} at {:x?}", sample.tag, sample.address());
     ///     for branch in sample.branches() {
     ///         println!("after a branch from {:#x}", branch.from);
     ///     }

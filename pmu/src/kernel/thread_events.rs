@@ -157,6 +157,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
+    /// use pmu::core::memory::EventTable;
     /// use pmu::{Event, Pmu, PmuError, ThreadEvent};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
@@ -171,13 +172,22 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///     Ok(PMU.with_thread(task, |task| ThreadEvent::disable(task, index))??)
     /// }
     ///
+    /// /// `PERF_EVENT_IOC_PERIOD` of a task's own event, with the default minimum of a period.
+    /// fn set_period(task: &mut [ThreadEvent; 8], index: usize, period: u64) -> Result<(), PmuError> {
+    ///     let set = |task: &mut [ThreadEvent]| match task.get_mut(index) {
+    ///         Some(ThreadEvent::SwitchedOut(event)) => event.set_period(EventTable::none(), period),
+    ///         _ => Ok(()), // there is no event
+    ///     };
+    ///     Ok(PMU.with_thread(task, set)??)
+    /// }
+    ///
     /// /// `fork`: the child counts from its first switch on.
     /// fn fork(task: &mut [ThreadEvent; 8]) -> Result<[ThreadEvent; 8], PmuError> {
     ///     let mut child = [ThreadEvent::Unused; 8];
     ///     PMU.with_thread(task, |task| ThreadEvent::inherit(task, &mut child, |tag| tag))??;
     ///     Ok(child)
     /// }
-    /// # let _ = (open, disable, fork);
+    /// # let _ = (open, disable, set_period, fork);
     /// ```
     ///
     /// # Context

@@ -61,9 +61,7 @@ pub enum PerfError {
     /// The period has bit 63 set. The value is the period.
     #[error("the period {0} is too long")]
     Period(u64),
-    /// The attributes' type is none of [`PERF_TYPE_HARDWARE`](crate::perf::PERF_TYPE_HARDWARE),
-    /// [`PERF_TYPE_SOFTWARE`](crate::perf::PERF_TYPE_SOFTWARE) and [`PERF_TYPE_RAW`](crate::perf::PERF_TYPE_RAW). The
-    /// value is the type.
+    /// The attributes' [type](crate::perf::PerfAttributes::type_) has no events here. The value is the type.
     #[error("there are no events of type {0}")]
     Type(u32),
     /// The hardware event with this number is not in [`HARDWARE_EVENTS`](crate::perf::HARDWARE_EVENTS).

@@ -109,10 +109,11 @@ impl<'a> PerfEvent<'a> {
     ///
     /// # Limitations
     /// An event that needs more than a counter is an error that names the [`Facility`](crate::perf::Facility): retire
-    /// latencies (`:R`), processor traces, software events, trace points, units outside the cores. Terms of records
-    /// (`call-graph=`, `max-stack=`) and groups in braces are unknown. Cache events of memory nodes are not counted,
-    /// nor are those for which a processor's list has no event. The kernel itself removes the PMU type that perf puts
-    /// into the upper half of a generic event's `config`.
+    /// latencies (`:R`), processor traces, trace points, units outside the cores, and the software events that
+    /// [`SoftwareEvent`](pmu_core::SoftwareEvent) lacks. Terms of records (`call-graph=`, `max-stack=`) and groups in
+    /// braces are unknown. Cache events of memory nodes are not counted, nor are those for which a processor's list has
+    /// no event. The kernel itself removes the PMU type that perf puts into the upper half of a generic event's
+    /// `config`.
     pub fn parse(text: &'a str, list: &dyn EventList) -> Result<Self, PerfError> {
         let mut parser = Parser {
             event: PerfEvent {
