@@ -11,7 +11,7 @@ use pmu::perf::{
 
 use crate::input::Input;
 
-/// A list without events that keeps the encoding it was last asked for.
+/// An empty list that keeps the last encoding whose counters were asked for.
 struct Asked(Cell<Option<u64>>);
 
 impl EventList for Asked {

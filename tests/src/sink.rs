@@ -19,8 +19,8 @@ impl<K: Kernel> Sink<K> {
         Self(Cell::new(None))
     }
 
-    /// Passes the samples to `sampled` during `act`. Those that come while `sampled` runs, from an interrupt, are
-    /// another call's, or dropped.
+    /// Passes the samples to `sampled` during `act`. A sample that is reported while `sampled` runs is dropped, unless
+    /// a call within `sampled` takes it.
     pub fn during<R>(
         &self,
         mut sampled: impl FnMut(&PmuSample<'_, K>),

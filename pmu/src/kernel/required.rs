@@ -209,8 +209,8 @@ pub unsafe trait Kernel: Sized + 'static {
     ///   [`tick`](crate::Pmu::tick), [`lend`](crate::Pmu::lend) and
     ///   [`processor_suspended`](crate::Pmu::processor_suspended). These do not report samples of profiles' sources.
     ///
-    /// An NMI may interrupt a call, and call the function itself. If it interrupts a call that reports samples, that
-    /// call may report the NMI's, too: then without a frame, and not to profiles.
+    /// An NMI may interrupt a call, and call the function itself. If the NMI interrupts a call that reports samples,
+    /// that call may report the samples of the NMI in its place: without a frame, and not to profiles.
     ///
     /// # For implementers
     /// The function is wait-free and short, as the handler of an NMI. Of the [`Pmu`](crate::Pmu), it calls only

@@ -16,6 +16,7 @@ mod operations;
 mod precise;
 mod random;
 mod reloads;
+mod reported;
 mod sampled;
 mod sketch_sbi;
 mod software;

@@ -454,7 +454,8 @@ fn a_raw_event_with_the_bit_of_software_events_is_refused() {
     assert!(taken.is_empty(), "{taken:x?}");
 }
 
-/// Of the performance interrupt, of what happened, and of the clock timer; a task's report has none.
+/// The frame is that of the performance interrupt, of what happened, or of the clock timer. A sample that a task
+/// reports has no frame.
 #[test]
 fn a_sample_has_the_frame_of_its_handler() {
     on_each(|machine, pmu| {

@@ -171,7 +171,7 @@ impl<K: Kernel> Perf<K> {
 
     // ANCHOR: sample
     /// Writes a sample to the ring; the kernel's `sampled` calls it. A profile's sample has no descriptor, and its tag
-    /// is 0, which an event may have, too: the kernel chooses the number and the fields of its record.
+    /// may be that of an event, too: the kernel chooses the number and the fields of its record.
     pub(crate) fn push(&'static self, sample: &PmuSample<'_, K>) {
         let id = if sample.source().is_some() { PROFILE } else { sample.tag };
         let Some(format) = self.format(id) else { return };
